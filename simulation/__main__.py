@@ -1,8 +1,8 @@
 """Command line of the simulation: `python -m simulation SEED [--count N] [--verbose]` replays one world or many.
 
 Prints one line per failing seed, in seed order, with the first violation and the command that replays it. A world also fails if it lacks
-a required event: its records, a broker crash and a lost answer. `--verbose` prints the whole trace in virtual time. Worlds are independent:
-they run in one process per processor, and the report does not depend on the number of processes.
+a required event: its records, a broker crash and a lost response. `--verbose` prints the whole trace in virtual time. Worlds are
+independent: they run in one process per processor, and the report does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _failure(report: Report) -> str:
 
 def _print_totals(count: int, failed: int, incomplete: int, seconds: float, totals: Counter[str]) -> None:
     emit = ", ".join(f"{number} {name}" for name, number in totals.most_common())
-    outcome = f"{failed} failed, {incomplete} lacked records, a crash or a lost answer"
+    outcome = f"{failed} failed, {incomplete} lacked records, a crash or a lost response"
     print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.2f} a second; {outcome}; {emit}", file=sys.stderr)
 
 

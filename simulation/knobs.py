@@ -117,7 +117,7 @@ class Knobs:
     """Limit for the quiet phase: twice the longest transaction timeout, ten times what worlds need."""
     supports_topic_ids: bool = True
     """Whether brokers serve the version of Produce that identifies topics by id."""
-    lost_answer_at: int = 0
+    lost_response_at: int = 0
     """Number, from 1, of the Produce answer that is certainly lost; 0 for none."""
     faults: NetworkFaults = CALM
     fault_schedule: FaultSchedule = field(default_factory=FaultSchedule)
@@ -155,7 +155,7 @@ class Knobs:
             abort_share=0.2 * (world.seed % ABORTING_EVERY == 3),
             seek_timeout_ms=SHORT_SEEK_MS if world.seed % ABORTING_EVERY == 3 else SEEK_TIMEOUT_MS,
             supports_topic_ids=world.seed % BY_NAME_EVERY != RECREATE_EVERY + 1,
-            lost_answer_at=rng.randint(1, 12),
+            lost_response_at=rng.randint(1, 12),
             validation_first_share=rng.choice((0.0, 0.0, 0.3)),
             lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
             is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
@@ -170,7 +170,7 @@ class Knobs:
                 slow_share=rng.choice((0.01, 0.01, 0.06)) * roughness * rng.random(),
                 cut_share=0.25 * roughness * rng.random(),
                 silent_share=0.1 * roughness * rng.random(),
-                lost_answer_share=0.04 * roughness * rng.random(),
+                lost_response_share=0.04 * roughness * rng.random(),
                 unreachable_share=0.05 * roughness * rng.random(),
             ),
             fault_schedule=FaultSchedule(

@@ -34,8 +34,8 @@ class NetworkFaults:
     """Share of links cut at some byte of one of their streams."""
     silent_share: float = 0.0
     """Share of links that drop everything after some byte."""
-    lost_answer_share: float = 0.0
-    """Share of answers lost: the link is cut after the broker has carried out the request, when it responds."""
+    lost_response_share: float = 0.0
+    """Share of responses lost: the link is cut after the broker has carried out the request, when it responds."""
     unreachable_share: float = 0.0
     """Share of connection attempts that get no answer at all."""
 

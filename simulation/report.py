@@ -11,7 +11,7 @@ CRASHES: Final = ("broker killed", "broker power lost")
 """Counters of broker deaths other than an orderly stop."""
 CRASHES_UNDER_FAULTS: Final = "broker crashes under faults"
 """Counts all crashes but the final one of every world, after which all logs are read again."""
-PRODUCE_ANSWERS_LOST: Final = "produce answers lost"
+PRODUCE_RESPONSES_LOST: Final = "produce responses lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,5 +38,5 @@ def _missing(counters: Mapping[str, int]) -> Iterator[str]:
         yield f"{records} records, not {REQUIRED_RECORDS}"
     if not counters.get(CRASHES_UNDER_FAULTS):
         yield "no crash of the broker"
-    if not counters.get(PRODUCE_ANSWERS_LOST):
-        yield "no lost answer to a Produce"
+    if not counters.get(PRODUCE_RESPONSES_LOST):
+        yield "no lost response to a Produce"

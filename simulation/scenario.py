@@ -36,7 +36,7 @@ from simulation.programs.version_2_producer import Version2Process
 from simulation.queries.cuts import CutKind
 from simulation.queries.query_driver import AWAY_MS
 from simulation.queries.supervisor import Supervisor
-from simulation.report import CRASHES, CRASHES_UNDER_FAULTS, PRODUCE_ANSWERS_LOST, Report
+from simulation.report import CRASHES, CRASHES_UNDER_FAULTS, PRODUCE_RESPONSES_LOST, Report
 from simulation.workload import COUNTED, RECREATED, TARGETS, TOPICS, TRANSFORMED, TRIMMED, Workload
 from simulation.world import Stuck, World, all_hold
 
@@ -116,7 +116,7 @@ class _Scene:
             lying_share=knobs.lying_share,
             is_forgetful=knobs.is_forgetful,
             replication=knobs.node_count if knobs.fault_schedule.node_stop_ms else 1,
-            lost_answer_at=knobs.lost_answer_at,
+            lost_response_at=knobs.lost_response_at,
             supports_topic_ids=knobs.supports_topic_ids,
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
@@ -306,7 +306,7 @@ class _Scene:
             len(query.rows()) for query in self.queries
         )
         missing = max(0, self.knobs.required_records - count)
-        if self.knobs.required_records and not self.world.counters[PRODUCE_ANSWERS_LOST]:
+        if self.knobs.required_records and not self.world.counters[PRODUCE_RESPONSES_LOST]:
             missing = max(missing, RECORDS_FOR_AN_ANSWER)
             self.broker.lose_next_answer()
         if missing:

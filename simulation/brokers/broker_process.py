@@ -116,7 +116,7 @@ class BrokerProcess:
         lying_share: float = 0.0,
         is_forgetful: bool = False,
         replication: int = 1,
-        lost_answer_at: int = 0,
+        lost_response_at: int = 0,
         supports_topic_ids: bool = True,
     ) -> None:
         """`supports_topic_ids`: whether Produce identifies topics by id (KIP-516), as since Kafka 4.1."""
@@ -127,7 +127,7 @@ class BrokerProcess:
         self.liar = Liar(world, lying_share)
         self._is_forgetful = is_forgetful
         self.replication = replication
-        self._lost_answer_in = lost_answer_at
+        self._lost_response_in = lost_response_at
         self._supports_topic_ids = supports_topic_ids
         self.core: BrokerCore | None = None
         self.deleted_names: set[str] = set()
@@ -162,7 +162,7 @@ class BrokerProcess:
 
     def lose_next_answer(self) -> None:
         """Lose the next response to a Produce."""
-        self._lost_answer_in = 1
+        self._lost_response_in = 1
 
     @property
     def accused(self) -> set[int]:
@@ -466,9 +466,9 @@ class BrokerProcess:
         data = joined(loaded(parts))
         if self._loses_answer(effect):
             # Between append and response: the request is done, but no client will learn of it.
-            self._world.count("answers lost")
+            self._world.count("responses lost")
             if isinstance(effect.message, ProduceResponse):
-                self._world.count("produce answers lost")
+                self._world.count("produce responses lost")
             self._world.log(ACTOR, f"{connection.link.name}: the answer to #{effect.request.correlation_id} is lost")
             del self._connections[connection.connection_id]
             connection.link.cut("cut between append and answer")
@@ -481,11 +481,11 @@ class BrokerProcess:
 
     def _loses_answer(self, effect: Respond) -> bool:
         """Whether this response is lost: one Produce response for certain, others at random."""
-        if self._lost_answer_in and isinstance(effect.message, ProduceResponse):
-            self._lost_answer_in -= 1
-            if not self._lost_answer_in:
+        if self._lost_response_in and isinstance(effect.message, ProduceResponse):
+            self._lost_response_in -= 1
+            if not self._lost_response_in:
                 return True
-        return self._world.chance(self._network.faults.lost_answer_share)
+        return self._world.chance(self._network.faults.lost_response_share)
 
     def _reset_timer(self) -> None:
         deadline_ms = None if self.core is None else self.core.next_deadline_ms

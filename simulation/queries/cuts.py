@@ -28,7 +28,7 @@ class CutKind(Enum):
     DRIVER_DIES_BEFORE = "the driver dies before it"
     DRIVER_DIES_AFTER = "the driver dies when it is done"
     REQUEST_LOST = "its request is lost"
-    ANSWER_LOST = "its answer is lost"
+    RESPONSE_LOST = "its response is lost"
     BROKER_DIES_BEFORE = "the broker dies before it"
     BROKER_DIES_DURING = "the broker dies in a disk operation of it"
     BROKER_DIES_AFTER = "the broker dies when it is done"
@@ -47,7 +47,7 @@ _REQUESTS = (SendRequest, SendBatch, FindHangingTransactions)
 _FILES_CHANGED = (WriteState, WriteDeadLetters, NameDeadLetters, MakeDeadLetters)
 APPLICABLE_TO: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.REQUEST_LOST: _REQUESTS,
-    CutKind.ANSWER_LOST: _REQUESTS,
+    CutKind.RESPONSE_LOST: _REQUESTS,
     CutKind.BROKER_AWAY_AFTER: _REQUESTS,
     CutKind.FILE_FAILS: (*_FILES_CHANGED, ReadState),
     CutKind.FILE_UNSURE: _FILES_CHANGED,

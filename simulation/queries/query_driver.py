@@ -307,9 +307,9 @@ class Driver:
         def answered(event: ResponseReceived | RequestFailed) -> None:
             if isinstance(event, RequestFailed):
                 self._reply(operation, operations.Lost(reason=event.reason, was_sent=event.was_sent))
-            elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
+            elif self._loses(CutKind.RESPONSE_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
-                self._reply(operation, operations.Lost(reason="the answer is lost"))
+                self._reply(operation, operations.Lost(reason="the response is lost"))
             else:
                 self._reply(operation, event.message)
 
@@ -349,9 +349,9 @@ class Driver:
         def answered(event: ResponseReceived | RequestFailed) -> None:
             if isinstance(event, RequestFailed):
                 self._reply(operation, operations.HangingTransactions(reason=event.reason))
-            elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
+            elif self._loses(CutKind.RESPONSE_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
-                self._reply(operation, operations.HangingTransactions(reason="the answer is lost"))
+                self._reply(operation, operations.HangingTransactions(reason="the response is lost"))
             else:
                 results.append(hanging_transactions.parse_response(event.message, operation.producer_id))
                 next_one()
@@ -374,7 +374,7 @@ class Driver:
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[TopicProduceData(name=where.topic, partitions=[part])],
         )
-        loses_answer = self._after if self._after in (CutKind.ANSWER_LOST, CutKind.BROKER_AWAY_AFTER) else None
+        loses_response = self._after if self._after in (CutKind.RESPONSE_LOST, CutKind.BROKER_AWAY_AFTER) else None
         loses_request = self._loses(CutKind.REQUEST_LOST, operation.step)
 
         def found(address: Address | None, reason: str) -> None:
@@ -390,10 +390,10 @@ class Driver:
                 self._settle(
                     operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason=event.reason, was_sent=event.was_sent))
                 )
-            elif loses_answer is not None:
-                self._made_after(loses_answer, operation.step)
+            elif loses_response is not None:
+                self._made_after(loses_response, operation.step)
                 self._client.disconnect(event.address)
-                self._settle(operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason="the answer is lost")))
+                self._settle(operations.BatchResponse(send_id=operation.send_id, lost=operations.Lost(reason="the response is lost")))
             else:
                 self._settle(_read(operation.send_id, event.message.responses[0].partition_responses[0]))
 

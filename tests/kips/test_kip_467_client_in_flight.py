@@ -83,10 +83,10 @@ SCENARIOS = [
     Scenario("never left, then refused", "abc de", [NOT_SENT, NOT_SENT, LATER, rejected(1), at(1), at(3)],
              "abc@1/0 de@4/0 abc@1/0 ac@1/0 de@3/0", ["1", INVALID, "2", "3", "4"]),
     # Without an answer the number is kept: the broker recognises what it has.
-    Scenario("all answers lost", "ab cd ef", [LOST, LOST, LOST, LATER, at(1), LATER, at(3), LATER, at(5)],
+    Scenario("all responses lost", "ab cd ef", [LOST, LOST, LOST, LATER, at(1), LATER, at(3), LATER, at(5)],
              "ab@1/0 cd@3/0 ef@5/0 ab@1/0 cd@3/0 ef@5/0", ["1", "2", "3", "4", "5", "6"]),
     # Its lost attempt may still come, and would fit behind what is written next: but for another epoch.
-    Scenario("the last one's answer lost, the first refused", "abc de", [(1, LOST), rejected(1), LATER, GAP, at(1), at(3)],
+    Scenario("the last one's response lost, the first refused", "abc de", [(1, LOST), rejected(1), LATER, GAP, at(1), at(3)],
              "abc@1/0 de@4/0 de@4/0 ac@0/1 de@2/1", ["1", INVALID, "2", "3", "4"]),
     Scenario("stored all the same", "ab cd", [Answer(codes.REQUEST_TIMED_OUT), at(3), LATER, at(1)],
              "ab@1/0 cd@3/0 ab@1/0", ["1", "2", "3", "4"]),

@@ -80,7 +80,7 @@ def play(cell: Cell, seed: int, *, occurrence: int = 0, ways: Mapping[Step, tupl
     """A world in which nothing else happens."""
     calm: dict[str, Any] = {
         "plain_count": 0, "transactional_count": 0, "version_2_count": 0, "reader_count": 0, "transformer_count": 0, "query_count": 1,
-        "faults": CALM, "fault_schedule": FaultSchedule(), "node_count": 1, "lost_answer_at": 0, "validation_first_share": 0.0,
+        "faults": CALM, "fault_schedule": FaultSchedule(), "node_count": 1, "lost_response_at": 0, "validation_first_share": 0.0,
         "query_batches": 2, "query_rows": 12, "query_may_be_empty": False, "query_has_checkpoint": True, "bad_share": 0.3,
     }  # fmt: skip
     return run(seed, cuts=cell.cuts(occurrence, ways), **{**calm, **knobs})
@@ -255,7 +255,7 @@ CUTS: Final[Mapping[Cell, Ends]] = dict(_cuts())
 """The columns are the kinds in their order."""
 UNREACHABLE: Final = {
     CutKind.REQUEST_LOST: "this step sends no request",
-    CutKind.ANSWER_LOST: "this step sends no request",
+    CutKind.RESPONSE_LOST: "this step sends no request",
     CutKind.BROKER_AWAY_AFTER: "this step sends no request",
     CutKind.FILE_FAILS: "this step touches no file but what is staged",
     CutKind.FILE_UNSURE: "this step changes no file",

@@ -21,7 +21,7 @@ from simulation.scenario import run
 
 Patch = pytest.MonkeyPatch
 
-ROUGH = NetworkFaults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
+ROUGH = NetworkFaults(cut_share=0.4, lost_response_share=0.08, slow_share=0.01, silent_share=0.05)
 SLOW = NetworkFaults(latency_max_ms=20, slow_share=0.08)
 KILLS = FaultSchedule(broker_death_ms=500)
 POWER = FaultSchedule(broker_death_ms=400, power_loss_share=0.8)
@@ -42,7 +42,7 @@ TRANSACTIONAL_2: dict[str, Any] = {**TRANSACTIONAL, "transaction_version": 2}
 RECREATED: dict[str, Any] = {**PLAIN, "faults": SLOW, "fault_schedule": FaultSchedule(recreate_ms=300)}
 TRIMMED: dict[str, Any] = {
     **PLAIN,
-    "faults": NetworkFaults(lost_answer_share=0.1),
+    "faults": NetworkFaults(lost_response_share=0.1),
     "fault_schedule": FaultSchedule(broker_death_ms=800, trim_ms=200),
 }
 VERSION_2: dict[str, Any] = {**NO_ACTORS, "version_2_count": 2, "transactional_count": 1, "flush_policy": "always", "fault_schedule": POWER}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Final
 
 REACHED: Final[dict[str, tuple[int, ...]]] = {
-    "answers lost": (6, 21, 22),
     "answers with records from files": (1, 2, 3),
     "armed ends": (15, 19, 31),
     "batches empty": (25, 32, 158),
@@ -44,7 +43,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "rebalance callbacks: revoke": (2, 18, 21),
     "nodes stopped": (9, 10, 28),
     "polls failed: FencedInstanceIdException": (2, 12, 22),
-    "produce answers lost": (21, 24, 38),
+    "produce responses lost": (21, 24, 38),
     "producers killed": (2, 22, 24),
     "producers made zombies": (6, 10, 22),
     "producers restarted": (6, 9, 22),
@@ -67,6 +66,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "refusals reported as retriable": (4, 14, 39),
     "repetitions refused with culprits": (12, 16, 22),
     "dead letters": (3, 25, 33),
+    "responses lost": (6, 21, 22),
     "starts on a full disk": (21, 53, 141),
     "topics deleted": (5, 17, 33),
     "transactions aborted": (11, 17, 39),

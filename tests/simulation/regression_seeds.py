@@ -11,7 +11,7 @@ from simulation.nemesis import FaultSchedule
 from simulation.network import NetworkFaults
 from tests.simulation.mutation import NO_ACTORS, RECREATED
 
-ROUGH = NetworkFaults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
+ROUGH = NetworkFaults(cut_share=0.4, lost_response_share=0.08, slow_share=0.01, silent_share=0.05)
 POWER = FaultSchedule(broker_death_ms=400, power_loss_share=0.8)
 PLAIN: dict[str, Any] = {**NO_ACTORS, "plain_count": 2, "faults": ROUGH, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**NO_ACTORS, "transactional_count": 2, "bad_share": 0.03}
@@ -19,7 +19,7 @@ QUERY: dict[str, Any] = {**NO_ACTORS, "query_count": 1, "bad_share": 0.3}
 VERSION_2: dict[str, Any] = {**NO_ACTORS, "version_2_count": 2, "bad_share": 0.03}
 
 SLOW = NetworkFaults(latency_max_ms=20, slow_share=0.08)
-LOSSY = NetworkFaults(latency_max_ms=30, lost_answer_share=0.1)
+LOSSY = NetworkFaults(latency_max_ms=30, lost_response_share=0.1)
 ALWAYS = {"flush_policy": "always"}
 READERS: dict[str, Any] = {**NO_ACTORS, "plain_count": 1, "transactional_count": 1, "reader_count": 2, "faults": LOSSY, "trouble_ms": 6_000}
 TRANSFORMERS: dict[str, Any] = {**NO_ACTORS, "plain_count": 1, "transformer_count": 2, "faults": LOSSY, "trouble_ms": 6_000}

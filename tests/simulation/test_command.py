@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from simulation import __main__ as command
-from simulation.report import CRASHES_UNDER_FAULTS, PRODUCE_ANSWERS_LOST, Report
+from simulation.report import CRASHES_UNDER_FAULTS, PRODUCE_RESPONSES_LOST, Report
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _logging_again() -> Any:
     logging.disable(logging.NOTSET)
 
 
-ENOUGH = {"records sent": 150, "rows": 50, CRASHES_UNDER_FAULTS: 1, PRODUCE_ANSWERS_LOST: 1}
+ENOUGH = {"records sent": 150, "rows": 50, CRASHES_UNDER_FAULTS: 1, PRODUCE_RESPONSES_LOST: 1}
 
 
 def report(seed: int, *violations: str, keeps_trace: bool = False, missing: Mapping[str, int] = MappingProxyType({})) -> Report:
@@ -52,7 +52,7 @@ def test_each_failing_seed_prints_a_replay_line(monkeypatch: pytest.MonkeyPatch,
     [
         ("rows", 49, "199 records, not 200"),
         (CRASHES_UNDER_FAULTS, 0, "no crash of the broker"),
-        (PRODUCE_ANSWERS_LOST, 0, "no lost answer to a Produce"),
+        (PRODUCE_RESPONSES_LOST, 0, "no lost response to a Produce"),
     ],
 )
 def test_world_without_required_events_fails(

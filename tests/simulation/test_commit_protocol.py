@@ -36,11 +36,11 @@ def query_world(seed: int, *cuts: Cut, **knobs: Any) -> Report:
         "node_count": 1,
     }
     calm |= {"version_2_count": 0, "query_rows": 40, "query_has_checkpoint": True, "bad_share": 0.1, "validation_first_share": 0.0}
-    calm |= {"reader_count": 0, "transformer_count": 0, "lost_answer_at": 0}
+    calm |= {"reader_count": 0, "transformer_count": 0, "lost_response_at": 0}
     return run(seed, cuts=cuts, **{**calm, **knobs})
 
 
-@pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_AFTER, CutKind.ANSWER_LOST, CutKind.BROKER_DIES_DURING, CutKind.ZOMBIE])
+@pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_AFTER, CutKind.RESPONSE_LOST, CutKind.BROKER_DIES_DURING, CutKind.ZOMBIE])
 @pytest.mark.parametrize("step", [Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION])
 def test_commit_without_known_checkpoint_has_no_violations(kind: CutKind, step: Step) -> None:
     """The marker alone must do."""
@@ -81,7 +81,7 @@ def test_token_already_in_kafka_is_skipped() -> None:
     assert report.counters["batches skipped"] == 1
 
 
-@pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_BEFORE, CutKind.DRIVER_DIES_AFTER, CutKind.ANSWER_LOST, CutKind.ZOMBIE])
+@pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_BEFORE, CutKind.DRIVER_DIES_AFTER, CutKind.RESPONSE_LOST, CutKind.ZOMBIE])
 def test_rows_swallowed_by_the_handler_are_not_stored(kind: CutKind) -> None:
     """Each driver calls the handler again; its decision takes effect once."""
     left_out = 0

@@ -105,7 +105,7 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         lambda: consumer_checkers.members_start_at_committed_offsets(history(commit(2, refused=True), span(0, began=9, is_reset=True))),
     ),
     (
-        "an answer was lost",
+        "a response was lost",
         lambda: consumer_checkers.members_start_at_committed_offsets(
             history(commit(1, ended=None), commit(2, began=3, ended=4), span(1, start=1, began=9))
         ),

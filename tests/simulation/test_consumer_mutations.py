@@ -29,7 +29,7 @@ from simulation.nemesis import FaultSchedule
 from simulation.network import NetworkFaults
 from tests.simulation.mutation import NO_ACTORS, Mutation, Patch, find
 
-LOSSY = NetworkFaults(lost_answer_share=0.05, cut_share=0.2)
+LOSSY = NetworkFaults(lost_response_share=0.05, cut_share=0.2)
 COMING_AND_GOING = FaultSchedule(broker_death_ms=2_000, client_death_ms=1_000, zombie_ms=1_500)
 READERS: dict[str, Any] = {
     **NO_ACTORS,

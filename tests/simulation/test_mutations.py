@@ -463,7 +463,7 @@ SPARK = [
         knobs={
             **QUERY,
             "fault_schedule": FaultSchedule(),
-            "faults": NetworkFaults(latency_max_ms=30, lost_answer_share=0.1),
+            "faults": NetworkFaults(latency_max_ms=30, lost_response_share=0.1),
             "bad_share": 0.3,
         },
         says=("row",),

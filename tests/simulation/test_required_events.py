@@ -1,4 +1,4 @@
-"""Every world has its required events: records, a broker crash and a lost answer.
+"""Every world has its required events: records, a broker crash and a lost response.
 
 The seeds are those whose random events alone would not be enough."""
 
@@ -11,7 +11,7 @@ import pytest
 
 from simulation.nemesis import FaultSchedule
 from simulation.network import CALM
-from simulation.report import CRASHES_UNDER_FAULTS, PRODUCE_ANSWERS_LOST
+from simulation.report import CRASHES_UNDER_FAULTS, PRODUCE_RESPONSES_LOST
 from simulation.scenario import run
 
 ONE_PRODUCER: dict[str, Any] = {
@@ -34,9 +34,9 @@ def _quiet() -> Any:
 
 @pytest.mark.parametrize("records", [3, 250])
 def test_answer_is_lost_even_with_few_requests(records: int) -> None:
-    report = run(3, **ONE_PRODUCER, producer_records=records, faults=CALM, lost_answer_at=NEVER)
+    report = run(3, **ONE_PRODUCER, producer_records=records, faults=CALM, lost_response_at=NEVER)
     assert (report.violations, report.missing) == ((), ())
-    assert report.counters[PRODUCE_ANSWERS_LOST] == 1
+    assert report.counters[PRODUCE_RESPONSES_LOST] == 1
 
 
 def test_broker_crashes_later_if_it_is_down() -> None:

@@ -36,7 +36,7 @@ played = lru_cache(maxsize=None)(run)
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_promise_is_kept(chunk: int) -> None:
-    """Rough worlds and calm ones; each has its 200 records, a crash and a lost answer."""
+    """Rough worlds and calm ones; each has its 200 records, a crash and a lost response."""
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         report = played(seed)
         assert report.violations == (), f"replay: python -m simulation {seed} --verbose"

@@ -71,7 +71,7 @@ EXPECTED: dict[str, str] = {
         "A group is there at once; Apache Kafka shows it a moment later."
     ),
     r"random ConsumerGroupHeartbeat .*(error_code: 111, 0|member_id: None, '.*'|assignment: None, .*)": (
-        "A static member that joins again under its own id, its answer lost, goes on; Apache Kafka refuses it like another process."
+        "A static member that joins again under its own id, its response lost, goes on; Apache Kafka refuses it like another process."
     ),
     r"random ((JoinGroup|ConsumerGroupHeartbeat) .*error_code: (79|-1|0), (23|69)|JoinGroup .*member_id: '.*', '.*')": (
         "A group of members of both protocols is not supported: the other kind may join when the group is empty."
