@@ -121,7 +121,7 @@ def test_failed_stream_says_how_many_rows_were_sent(shared_broker: EmbeddedBroke
             await producer.send_table("stream", pa.RecordBatchReader.from_batches(schema, batches()))
         [note] = caught.value.__notes__
         await producer.flush()
-        assert note.startswith(f"{len(values(shared_broker, 'stream'))} rows before this were handed over")
+        assert note.startswith(f"{len(values(shared_broker, 'stream'))} rows before this one were handed over")
 
     run(shared_broker, scenario, batch_size=20_000)
 
