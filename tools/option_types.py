@@ -23,6 +23,7 @@ SOURCE: Final = Path(__file__).resolve().parents[1] / "src" / "chaffinch"
 _SERIALIZER: Final = "str | Callable[[Any], bytes | str | None]"
 ANY_TYPES: Final[Mapping[str, str]] = {
     "partitioner": "str | Callable[[str, bytes | None, bytes | None, int], int | None]",
+    "trace.headers": "str | Callable[[], Sequence[tuple[str, bytes | None]]]",
     "key.serializer": _SERIALIZER,
     "value.serializer": _SERIALIZER,
     "custom.exception.handler.class": "str | ProducerExceptionHandler | type[ProducerExceptionHandler]",

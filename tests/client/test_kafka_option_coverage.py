@@ -40,7 +40,13 @@ ssl.truststore.type"""
 OF_BOTH = frozenset(NAMES_OF_BOTH.split())
 OURS = {"sasl.password", "sasl.username", "ssl.ca.location", "auto.include.jmx.reporter"}
 """The last one is of versions before 4.0."""
-OURS_IN_PRODUCERS = {"custom.exception.handler.class", "drop.invalid.large.records", "partitioner", "retry.unknown.topic.partition.ms"}
+OURS_IN_PRODUCERS = {
+    "custom.exception.handler.class",
+    "drop.invalid.large.records",
+    "partitioner",
+    "retry.unknown.topic.partition.ms",
+    "trace.headers",
+}
 OURS_IN_CONSUMERS = {"auto.offset.reset.new.partitions"}
 """Of KIP-1327, later than the release whose options are listed above."""
 

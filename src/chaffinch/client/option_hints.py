@@ -34,6 +34,7 @@ PRODUCER_OPTION_NAMES: Final = frozenset(
         "partitioner.ignore.keys",
         "retries",
         "retry.unknown.topic.partition.ms",
+        "trace.headers",
         "transaction.timeout.ms",
         "transaction.two.phase.commit.enable",
         "transactional.id",

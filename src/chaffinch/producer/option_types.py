@@ -70,6 +70,7 @@ class ProducerOptions(TypedDict, total=False):
     partitioner_availability_timeout_ms: int | None
     key_serializer: str | Callable[[Any], bytes | str | None] | None
     value_serializer: str | Callable[[Any], bytes | str | None] | None
+    trace_headers: str | Callable[[], Sequence[tuple[str, bytes | None]]] | None
     custom_exception_handler_class: str | ProducerExceptionHandler | type[ProducerExceptionHandler] | None
     drop_invalid_large_records: bool | None
     retry_unknown_topic_partition_ms: int | None

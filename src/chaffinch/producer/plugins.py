@@ -10,10 +10,13 @@ from chaffinch.client.serialization import JSON, WithContext, to_json, with_cont
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
 from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Rule
+from chaffinch.producer.records import Headers
 from chaffinch.settings import Settings, unshaded
 
 HANDLER: Final = "custom.exception.handler.class"
 PARTITIONER: Final = "partitioner"
+TRACE_HEADERS: Final = "trace.headers"
+OPENTELEMETRY: Final = "opentelemetry"
 DROP_LARGE: Final = "drop.invalid.large.records"
 Serializer = Callable[[Any], bytes | str | None]
 
@@ -57,6 +60,29 @@ def serializer(settings: Settings, option: str) -> Serializer | WithContext | No
     if found is not None and not callable(found):
         raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, its dotted name, or {JSON}")
     return found if found is None else with_context(option, found) or found
+
+
+def trace_headers(settings: Settings) -> Callable[[], Headers] | None:
+    """The function of the option `trace.headers`. Raises ConfigException if it cannot be imported."""
+    given = settings[TRACE_HEADERS]
+    if given != OPENTELEMETRY:
+        found: Callable[[], Headers] | None = import_plugin(TRACE_HEADERS, given)
+        if found is not None and not callable(found):
+            what = f"{OPENTELEMETRY}, a function without arguments that returns (name, bytes) pairs, or its dotted name"
+            raise ConfigException(f"option {TRACE_HEADERS} cannot be {given!r}: it must be {what}")
+        return found
+    try:
+        from opentelemetry.propagate import inject
+    except ImportError as failure:
+        raise ConfigException(f"option {TRACE_HEADERS}={OPENTELEMETRY} needs a package: pip install opentelemetry-api") from failure
+
+    def current_context() -> Headers:
+        """Headers of the current span, such as `traceparent`."""
+        carrier: dict[str, str] = {}
+        inject(carrier)
+        return [(name, text.encode()) for name, text in carrier.items()]
+
+    return current_context
 
 
 def partition_rule(settings: Settings) -> Rule | str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from chaffinch import plain_text
+from chaffinch.client.plugins import callable_name
 from chaffinch.client.serialization import Headers as SerializationHeaders
 from chaffinch.client.serialization import WithContext
 from chaffinch.producer import arguments, plugins
@@ -36,13 +38,26 @@ class RecordMaker:
         """Raises ConfigException for a serializer that cannot be imported."""
         self._key_serializer = plugins.serializer(settings, "key.serializer")
         self._value_serializer = plugins.serializer(settings, "value.serializer")
+        self._trace_headers = plugins.trace_headers(settings)
         self._clock = clock
         self.keeps_originals = False
 
     @property
     def is_plain(self) -> bool:
-        """Whether bytes need no conversion, and no original is needed."""
-        return self._key_serializer is None and self._value_serializer is None and not self.keeps_originals
+        """Whether bytes need no conversion, no headers are added, and no original is needed."""
+        hooks = (self._key_serializer, self._value_serializer, self._trace_headers)
+        return all(hook is None for hook in hooks) and not self.keeps_originals
+
+    @staticmethod
+    def _with_trace(headers: Headers, trace_headers: Callable[[], Headers]) -> Headers:
+        """The headers, and those of the trace context that they do not contain."""
+        try:
+            found = arguments.checked_headers(trace_headers())
+        except BaseException as error:
+            error.add_note(f"raised by the option {plugins.TRACE_HEADERS}, {callable_name(trace_headers)}")
+            raise
+        given = {name for name, _ in headers}
+        return [*headers, *(pair for pair in found if pair[0] not in given)]
 
     def make(
         self,
@@ -65,6 +80,8 @@ class RecordMaker:
         partition = arguments.checked_number(partition, "partition", arguments.INT32_MAX)
         timestamp_ms = arguments.checked_number(timestamp_ms, "timestamp_ms", arguments.INT64_MAX)
         checked_headers = arguments.checked_headers(headers)
+        if self._trace_headers is not None:
+            checked_headers = self._with_trace(checked_headers, self._trace_headers)
         key_serializer, value_serializer = self._key_serializer, self._value_serializer
         given_headers: SerializationHeaders | None = None
         if isinstance(key_serializer, WithContext) or isinstance(value_serializer, WithContext):

@@ -50,13 +50,14 @@ _KNOWN: Final = {option.name for option in _OPTIONS}
 _WITHOUT_EFFECT: Final = sorted(
     ({option.name for option in (*PRODUCER_OPTIONS, *METADATA_OPTIONS)} | WITHOUT_EFFECT | PRODUCER_WITHOUT_EFFECT)
     - _KNOWN
-    - {"key.serializer", "value.serializer", "custom.exception.handler.class", "drop.invalid.large.records"}
+    - {"key.serializer", "value.serializer", "custom.exception.handler.class", "drop.invalid.large.records", "trace.headers"}
 )
 TABLE: Final = OptionTable(
     _OPTIONS,
     without_effect=_WITHOUT_EFFECT,
     hints={
         **dict.fromkeys(("key.serializer", "value.serializer"), "keys and values are written as they are: bytes or text"),
+        "trace.headers": "a table brings its headers in the column headers",
         **dict.fromkeys(
             ("custom.exception.handler.class", "drop.invalid.large.records"), "bad rows become dead letters: give dead_letters"
         ),

@@ -116,6 +116,13 @@ _WITH_CODE: Final = (
     ),
     Option("value.serializer", "any", None, "the same for values"),
     Option(
+        "trace.headers",
+        "any",
+        None,
+        "headers with a trace context for each record of `send`: `opentelemetry`, a function without arguments that returns (name, bytes) "
+        "pairs, or its dotted name; a name that the record has already is left out",
+    ),
+    Option(
         "custom.exception.handler.class",
         "any",
         None,

@@ -101,6 +101,7 @@ _PARTITION: Final = "a row goes to the partition in its column partition, or els
 _OF_SOURCE: Final = "this is an option of the source; name the target with the option topic, or in a column topic"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
+    "kafka.trace.headers": "rows bring their headers in the column headers",
     "kafka.key.serializer": _BYTES,
     "kafka.value.serializer": _BYTES,
     "kafka.group.id": "a sink is in no group",

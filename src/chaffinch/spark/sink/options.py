@@ -15,7 +15,6 @@ from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.plan import TaskOptions
 from chaffinch.spark.tasks.replay_notes import ReplayNotes, RetainedRows
-from chaffinch.spark.tasks.row_codec import WRITTEN
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 # Set by KafkaSink or a replay for their own writes. Users must not set them, so they are in no table (`refuse_own_options`).
@@ -216,6 +215,8 @@ def _refuse_contradictions(settings: Settings) -> None:
             f"option topic cannot be {shown_value(settings['topic'])}: it is a single topic; "
             "leave it out if rows name their topics in a column topic"
         )
+    from chaffinch.spark.tasks.row_codec import WRITTEN  # Imported late: planners import this module, that one NumPy.
+
     if (reason_column := settings["errors.column"]) in WRITTEN:
         raise ConfigException(f"option errors.column cannot be {reason_column!r}: that column is a part of the record; name another")
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
