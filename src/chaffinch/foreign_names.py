@@ -52,6 +52,7 @@ PRODUCER_HINTS: Final[Mapping[str, str]] = {
     "list_topics": f"call partitions_for(topic) for one topic; for all, {_LIST.removeprefix('call ')}",
     "poll": _NO_EVENTS,
     "produce": "it is send(topic, value, key=..., on_delivery=...), which returns a future",
+    "produce_batch": "call send_table() for a whole batch of records",
     "purge": "call close(timeout) with a short timeout: what has no outcome by then fails",
     "send_and_wait": "call send(...).result()",
     "send_batch": "call send_table()",
