@@ -49,20 +49,25 @@ def stored_text(row: ErrorCode) -> str:
 _PAGE: Final = """\
 # Errors
 
-Printed by `chaffinch errors --markdown` from `src/chaffinch/errors/codes.py` and `own_errors.py`; a test keeps them equal.
-`chaffinch errors NAME` explains one in a terminal, by its name, number or class, and lists those of a group, or of its class. Every
-exception carries its row as `exception.code`.
+What an error means and what to do about it. `chaffinch errors NAME` prints the same in a terminal, by name,
+number or class, and lists the errors of a group:
+
+```
+chaffinch errors INVALID_COMPACTION_KEY
+```
 
 ## From a text to what to do
 
 | the text looks like | it comes from | where to look |
 |---|---|---|
-| `KAFKA[group] NAME: ...`, somewhere in Spark's message | the Spark format | the group, just below; then the name: among those of Spark, else among all codes |
-| `Produce for orders-0, record 50: NAME (87): ...; not stored; ...` | a producer or consumer: the broker's error, or a timeout | the end of the line says what to do; the name is among all codes |
-| one line without a number, from a class of `chaffinch.errors` | a client, before anything was sent | the line itself; the class is among those of clients |
-| `chaffinch: ...` on standard error, exit status 1 or 2 | a command: 1 refused or failed, 2 wrong usage | the line itself; [cli.md](cli.md) |
-| `__connect.errors.exception.message`, `error_name` | a dead letter | the name is among all codes; repair and [replay](../how-to/replay-dead-letters.md) |
-| a line of the broker's log, with client, topic, code and reason | `chaffinch broker` refused a request | the name is among all codes; [broker.md](broker.md) |
+| `KAFKA[group] NAME: ...`, in Spark's message | the Spark format | [the group](#groups-kip-1050), then the name: [Spark's](#names-of-the-spark-format), or [all codes](#all-codes) |
+| `Produce for orders-0, record 50: NAME (87): ...; not stored; ...` | a producer or consumer: the broker's error, or a timeout | the end of the line says what to do; [all codes](#all-codes) |
+| one line without a number, from a class of `chaffinch.errors` | a client, before anything was sent | the line itself; [classes of clients](#classes-that-clients-raise-by-themselves) |
+| `chaffinch: ...` on standard error, exit status 1 or 2 | a command: 1 refused or failed, 2 wrong usage | the line itself; [commands](cli.md) |
+| `__connect.errors.exception.message`, `error_name` | a dead letter | [all codes](#all-codes); repair and [replay](../how-to/replay-dead-letters.md) |
+| a line of the broker's log, with client, topic, code and reason | `chaffinch broker` refused a request | [all codes](#all-codes); [broker](broker.md#log) |
+
+Every exception has its row of these tables as `exception.code`. This page is printed by `chaffinch errors --markdown`.
 
 ## Groups (KIP-1050)
 
