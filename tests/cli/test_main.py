@@ -1,9 +1,12 @@
 """The command's entry: lazy, with clear ends. What a sub-command does is tested beside it."""
 
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,16 +35,44 @@ def test_help_lists_every_sub_command(capsys: pytest.CaptureFixture[str], argume
         assert command.help.rstrip(".") in out
 
 
-@pytest.mark.parametrize(
-    ("command", "option"),
-    [(["broker"], "--control-from-anywhere"), (["produce"], "--transactional-id"), (["topics", "list"], "--bootstrap-server")],
-)
-def test_help_does_not_cut_option_names(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str], option: str
-) -> None:
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """(words, command) of a command and of its sub-commands."""
+    yield name, command
+    for each, below in getattr(command, "commands", {}).items():
+        yield from commands(below, f"{name} {each}")
+
+
+EVERY_COMMAND = [words for name in cli.COMMANDS for words, _ in commands(cli._command(name), name)]
+
+
+@pytest.mark.parametrize("command", EVERY_COMMAND)
+def test_help_shows_every_text_in_full(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    status, out, _ = run(capsys, *command, "--help")
-    assert (status, option in out, "\N{HORIZONTAL ELLIPSIS}" in out) == (0, True, False)
+    status, out, err = run(capsys, *command.split(), "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"Usage: chaffinch {command} [OPTIONS]")
+    assert max(map(len, out.splitlines())) <= 80
+    words = " ".join(out.split())
+    found = dict(commands(cli._command(command.split()[0]), command.split()[0]))[command]
+    for parameter in found.params:
+        assert " ".join(parameter.help.split()) in words
+        assert all(name in words for name in parameter.opts if name.startswith("-"))
+    for below in getattr(found, "commands", {}).values():
+        assert " ".join(below.help.split()) in words
+
+
+@pytest.mark.parametrize("command", ["", *EVERY_COMMAND])
+def test_help_has_no_types_of_python_and_no_boxes(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    _, out, _ = run(capsys, *command.split(), "--help")
+    assert not re.search(r"<(int|str|bool|list|float)|x[<>]=|[{}\u2500-\u257f\u2026]|\.\.\.$", out.replace("COMMAND [ARGS]...", ""))
+
+
+def test_help_names_types_and_ranges_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "topics", "create", "--help")
+    assert "--replication-factor INTEGER" in out
+    assert "[1 to 32767]" in " ".join(out.split())
+    assert "--partitions INTEGER" in out
+    assert "[at least 1]" in out
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +114,14 @@ NOT_UTF_8 = [
         (["consume"], "option --topic is missing"),
         (["nodes", "list"], "option --control is missing (or the variable CHAFFINCH_CONTROL)"),
         (["consume", "--topic"], "option '--topic' requires an argument"),
-        (["consume", "--nowhere"], "no such option: --nowhere"),
+        (["consume", "--nowhere"], "no such option: --nowhere: chaffinch consume --help lists the options"),
+        (["topics", "list", "--jsn"], "no such option: --jsn: the nearest is --json"),
+        (["--versoin"], "no such option: --versoin: the nearest is --version"),
+        (["produce", "--broker-list", "b:1"], "no such option: --broker-list: the nearest is --bootstrap-server"),
+        (["produce", "--producer.config", "f"], "no such option: --producer.config: the nearest is --command-config"),
+        (["topics", "ls"], "no such command 'ls': the nearest is 'list'"),
+        (["topics", "creat"], "no such command 'creat': the nearest is 'create'"),
+        (["kafka-console-consumer"], "no such command 'kafka-console-consumer': the nearest is 'consume'"),
         (
             ["--bootstrap-server", "b:1", "topics", "list"],
             "no such option: --bootstrap-server before the command: options go after it, as in chaffinch COMMAND --bootstrap-server ...",
@@ -109,7 +147,7 @@ NOT_UTF_8 = [
         (["nodes", "stop"], "argument ID is missing"),
         (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
         *((given, f"{says}: not UTF-8 at character {place}") for given, says, place in NOT_UTF_8),
-        (["topics", "nowhere"], "no such command 'nowhere'"),
+        (["topics", "nowhere"], "no such command 'nowhere': chaffinch topics --help lists the commands"),
         (["consume", "--topic", ""], "--topic is empty"),
         (["consume", "--topic", "a b:0"], f"--topic 'a b:0' {NO_TOPIC}"),
         (["consume", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}; {PARTITION_OPTION.format('a', 0)}"),

@@ -58,7 +58,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the field
 
 def new_app(help_text: str) -> typer.Typer:
     """A command with sub-commands."""
-    return StrictApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
+    return StrictApp(no_args_is_help=True, help=help_text)
 
 
 def merged_options(bootstrap_server: str | None, command_config: str | None, given: Iterable[SourcedOption] = ()) -> list[SourcedOption]:

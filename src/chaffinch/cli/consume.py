@@ -44,7 +44,7 @@ def consume(
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Default: by the file's suffix, else lines.")
     ] = None,
     fields: Annotated[
-        str | None, typer.Option("--fields", metavar="NAME,...", help=f"Fields out of {','.join(SCHEMA.names)}; default: all.")
+        str | None, typer.Option("--fields", metavar="NAME,...", help=f"Fields out of {', '.join(SCHEMA.names)}; default: all.")
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", help="Lines: print the key, then this text, before the value.")

@@ -14,6 +14,7 @@ from rich.table import Table
 from chaffinch.cli.display import print_error, print_json, print_text
 from chaffinch.cli.errors_page import group_names, groups_of, page, stored_text
 from chaffinch.cli.main import EXIT_USAGE
+from chaffinch.cli.usage import StrictApp
 from chaffinch.errors import ConfigException, codes, own_errors
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import ADVICE
@@ -26,14 +27,17 @@ PIPE_COLUMNS: Final = 400
 # The base class of a group's exceptions. Group.NONE has none.
 CLASS_OF: Final[Mapping[Group, str]] = {group: f"{group.value}Exception" for group in Group if group is not Group.NONE}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = StrictApp()
 
 
 # In `errors -1` the argument is a code, not an option.
 @app.command(context_settings={"ignore_unknown_options": True})
 def errors(
     code: Annotated[
-        str | None, typer.Argument(help="A number (87), a name (INVALID_RECORD), a class (InvalidRecordException) or a group (Retriable).")
+        str | None,
+        typer.Argument(
+            metavar="CODE", help="A number (87), a name (INVALID_RECORD), a class (InvalidRecordException) or a group (Retriable)."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list of objects.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/reference/errors.md.")] = False,

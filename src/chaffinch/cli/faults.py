@@ -72,7 +72,7 @@ def add(
 @app.command()
 def clear(
     control: ControlPort,
-    fault: Annotated[str | None, typer.Argument(metavar="[ID]", help="The fault to clear; default: all.")] = None,
+    fault: Annotated[str | None, typer.Argument(metavar="ID", help="The fault to clear; default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Clear one fault, or all."""

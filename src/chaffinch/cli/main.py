@@ -167,7 +167,7 @@ def _command(name: str) -> Any:
         return get_command(target)
     from chaffinch.cli.usage import StrictApp
 
-    app = StrictApp(add_completion=False, pretty_exceptions_enable=False)
+    app = StrictApp()
     app.command(help=None if target.__doc__ else command.help)(target)
     return get_command(app)
 
@@ -176,7 +176,9 @@ def _root_app() -> typer.Typer:
     """The app for `--help`, `--version` and unknown commands. It runs no sub-command, so its functions are empty."""
     import typer
 
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Precise Kafka writes from Python and Spark.")
+    from chaffinch.cli.usage import StrictApp
+
+    app = StrictApp(help="Precise Kafka writes from Python and Spark.")
 
     def show_version(is_wanted: bool) -> None:
         if is_wanted:

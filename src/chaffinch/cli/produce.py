@@ -43,7 +43,7 @@ TEXT_FORMATS: Final = ("lines", "json", "csv")
 
 def produce(
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic to write to.")],
-    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="File to read; default, or with -: stdin.")] = None,
+    file: Annotated[str | None, typer.Argument(metavar="FILE", help="File to read; default, or with -: stdin.")] = None,
     file_format: Annotated[
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Default: by the file's suffix, else lines.")
     ] = None,

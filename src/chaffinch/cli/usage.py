@@ -7,14 +7,16 @@ the invalid value.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections import Counter
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from chaffinch.cli.display import print_text
+from chaffinch.cli.help_format import first_line, is_argument, write_parameters
 from chaffinch.errors import ConfigException
 
 # Error texts by pydantic's error types; other errors keep typer's text.
@@ -32,6 +34,43 @@ _REASONS: Final = {
 _OPTION_OF_ARGUMENT: Final = {"--topic": "a topic", "--group": "a group", "--transactional-id": "a transactional id"}
 _EXTRA: Final = "got unexpected extra argument"
 
+# Options that have another name in the tools of Apache Kafka.
+_FOREIGN_OPTIONS: Final = {
+    "--broker-list": "--bootstrap-server",
+    "--bootstrap-servers": "--bootstrap-server",
+    "--brokers": "--bootstrap-server",
+    "--zookeeper": "--bootstrap-server",
+    "--consumer.config": "--command-config",
+    "--consumer-config": "--command-config",
+    "--producer.config": "--command-config",
+    "--producer-config": "--command-config",
+    "--compression-codec": "--compression",
+    "--request-required-acks": "--acks",
+    "--transactionalId": "--transactional-id",
+    "--max-records": "--max-messages",
+}
+# Sub-commands by the words of other tools.
+_FOREIGN_COMMANDS: Final = {
+    "ls": "list",
+    "rm": "delete",
+    "remove": "delete",
+    "show": "describe",
+    "new": "create",
+    "add": "create",
+    "update": "alter",
+    "configs": "topics",
+    "consumer-groups": "groups",
+    "kafka-topics": "topics",
+    "kafka-consumer-groups": "groups",
+    "kafka-console-producer": "produce",
+    "kafka-console-consumer": "consume",
+    "kafka-transactions": "transactions",
+    "producer": "produce",
+    "consumer": "consume",
+    "server": "broker",
+    "start": "broker",
+}
+
 
 def is_usage_error(error: Exception) -> bool:
     """Recognised by attributes, not by class: some versions of typer bundle click, and neither may be imported before it is needed."""
@@ -46,7 +85,11 @@ def usage_line(error: Any) -> str:
     parameter = getattr(error, "param", None)
     if parameter is None:
         line = _as_line(error.format_message())
-        return line + (_option_hint(error) if line.startswith(_EXTRA) else _misplaced_option_hint(error))
+        if line.startswith(_EXTRA):
+            return line + _option_hint(error)
+        if type(error).__name__ == "NoSuchOption":
+            return f"no such option: {error.option_name}" + (_misplaced_option_hint(error) or _nearest_option(error))
+        return line
     name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else (parameter.metavar or parameter.name)
     kind = f"{parameter.param_type_name} {name}"
     if type(error).__name__ == "MissingParameter":
@@ -57,9 +100,23 @@ def usage_line(error: Any) -> str:
 def _misplaced_option_hint(error: Any) -> str:
     """Advice about an option that was given before its command."""
     commands = getattr(getattr(error.ctx, "command", None), "commands", None)
-    if type(error).__name__ != "NoSuchOption" or not commands:
+    if not commands or (error.ctx.parent is None and difflib.get_close_matches(error.option_name, _option_names(error.ctx), 1, 0.8)):
         return ""
     return f" before the command: options go after it, as in {error.ctx.command_path} COMMAND {error.option_name} ..."
+
+
+def _option_names(context: Any) -> list[str]:
+    """All options of a command but hidden ones."""
+    parameters = [each for each in context.command.get_params(context) if not getattr(each, "hidden", False)]
+    return [name for each in parameters if not is_argument(each) for name in (*each.opts, *each.secondary_opts)]
+
+
+def _nearest_option(error: Any) -> str:
+    """The nearest option of the command, or the one that has the given name in the tools of Apache Kafka."""
+    known = _option_names(error.ctx)
+    meant = _FOREIGN_OPTIONS.get(error.option_name)
+    nearest = [meant] if meant in known else difflib.get_close_matches(error.option_name, known, n=1)
+    return f": the nearest is {nearest[0]}" if nearest else f": {error.ctx.command_path} --help lists the options"
 
 
 def _option_hint(error: Any) -> str:
@@ -82,11 +139,17 @@ def _as_line(text: str) -> str:
 
 
 # Metavars of file names, which may have any bytes.
-_PATH_METAVARS: Final = frozenset({"FILE", "[FILE]", "DIR"})
+_PATH_METAVARS: Final = frozenset({"FILE", "DIR"})
 
 
 class StrictCommand(TyperCommand):
     """A command that raises ConfigException for a repeated option with a value and for values that are not UTF-8. Flags may be repeated."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_parameters(self, ctx, formatter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, surplus, found = self.make_parser(ctx).parse_args(args=list(args))
@@ -98,17 +161,13 @@ class StrictCommand(TyperCommand):
             rest = super().parse_args(ctx, args)
         except Exception as error:
             # `consume orders`: the extra argument explains the mistake better than the missing option.
-            if type(error).__name__ == "MissingParameter" and surplus and not any(map(_is_argument, self.params)):
+            if type(error).__name__ == "MissingParameter" and surplus and not any(map(is_argument, self.params)):
                 ctx.fail(f"Got unexpected extra argument(s) ({' '.join(surplus)})")
             raise
         for parameter in self.params:
             if parameter.metavar not in _PATH_METAVARS:
                 _check_utf8(ctx, parameter)
         return rest
-
-
-def _is_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument")
 
 
 def _check_utf8(ctx: Any, parameter: Any) -> None:
@@ -126,14 +185,37 @@ def _source_of(ctx: Any, parameter: Any) -> str:
     source = ctx.get_parameter_source(parameter.name)
     if source is not None and source.name == "ENVIRONMENT":
         return str(parameter.envvar)
-    return str((parameter.metavar or parameter.name).strip("[]") if _is_argument(parameter) else max(parameter.opts, key=len))
+    return str((parameter.metavar or parameter.name) if is_argument(parameter) else max(parameter.opts, key=len))
+
+
+class StrictGroup(TyperGroup):
+    """A command with sub-commands. Its help shows the first line of each sub-command in full: typer cuts them to one screen line."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_parameters(self, ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        shown = [command for command in self.commands.values() if not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(str(command.name), first_line(command.help)) for command in shown])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            meant = _FOREIGN_COMMANDS.get(args[0])
+            nearest = [meant] if meant in self.commands else difflib.get_close_matches(args[0], self.commands, n=1)
+            ctx.fail(
+                f"No such command {args[0]!r}: "
+                + (f"the nearest is {nearest[0]!r}" if nearest else f"{ctx.command_path} --help lists the commands")
+            )
+        return super().resolve_command(ctx, args)
 
 
 class StrictApp(typer.Typer):
-    """A typer app whose commands are `StrictCommand`s. Their help is plain text: typer's boxes cut long option names at 80 columns."""
+    """A typer app of `StrictCommand`s and `StrictGroup`s. Their help is plain text: typer's boxes cut long option names at 80 columns."""
 
     def __init__(self, **keywords: Any) -> None:
-        super().__init__(rich_markup_mode=None, **keywords)
+        super().__init__(rich_markup_mode=None, cls=StrictGroup, add_completion=False, pretty_exceptions_enable=False, **keywords)
 
     def command(self, name: str | None = None, **keywords: Any) -> Any:
         return super().command(name, cls=StrictCommand, **keywords)
