@@ -31,8 +31,7 @@ INTERRUPTED: Final = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: no violations. 1: violations, or a required event is missing. 130: interrupted; worlds that were already handed out
-    finish
-    first, then the totals so far are printed."""
+    finish first, then the totals so far are printed."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description="Replay simulated worlds from their seeds.")
     parser.add_argument("seed", type=int, help="the first world's seed")
     parser.add_argument("--count", type=int, default=1, help="number of worlds, with this and the following seeds")

@@ -1,8 +1,7 @@
 """Administrator of the simulated cluster: deletes a topic and recreates it under its name, and trims logs, while clients write and read.
 
 The broker process gets its requests directly, not over the network. Log contents that are about to go are copied immediately before, so
-that
-the checkers know every record that ever existed.
+that the checkers know every record that ever existed.
 """
 
 from __future__ import annotations

@@ -32,8 +32,7 @@ def logs_are_decided(logs: Logs) -> Iterator[str]:
 
 def compacted_records(ledgers: Sequence[Ledger], logs: Logs) -> frozenset[int]:
     """Numbers of records that compaction may have removed: acknowledged and absent, but a later record of the key exists or their
-    transaction
-    did not commit. The last record of a key is therefore never among them."""
+    transaction did not commit. The last record of a key is therefore never among them."""
     removed: set[int] = set()
     sent = {number: entry for ledger in ledgers for number, entry in ledger.sent.items()}
     last: dict[tuple[TopicPartition, bytes | None], int] = {}
@@ -55,7 +54,7 @@ def compacted_records(ledgers: Sequence[Ledger], logs: Logs) -> frozenset[int]:
 def readers_agree(actor: str, committed: Committed, logs: Logs) -> Iterator[str]:
     """A read_committed reader got exactly the records that the markers in the log make visible, in log order.
 
-    From a compacted log it may have got more, removed since. Of trimmed records it may have got fewer, if it was late.
+    It may also have got records that compaction has since removed. If it was late, it may have missed trimmed records.
     """
     for topic_partition, records in committed.items():
         expected, start = visible(logs[topic_partition]), logs[topic_partition].log_start_offset
@@ -122,7 +121,7 @@ def topics_survive_power_loss(before: Mapping[str, UUID], after: Mapping[str, UU
 def power_loss_takes_only_the_unflushed_end(before: Logs, after: Logs, flushed: Mapping[TopicPartition, int]) -> Iterator[str]:
     """With flush.policy=os a power loss removes only the end of a log, from the offset in `flushed` on.
 
-    The starting broker may have added markers. Records compacted in the meantime may be anywhere.
+    The starting broker may have added markers. Compaction may have removed records anywhere.
     """
     for tp, new in after.items():
         old = before[tp]
@@ -165,8 +164,8 @@ def sequences_ascend(logs: Logs) -> Iterator[str]:
 
 
 def rows_are_written_once(query: Query, committed: Committed) -> Iterator[str]:
-    """Each row of a query is visible exactly once: in its partition, or in the dead letters if it is bad. Rows the handler swallows are
-    nowhere."""
+    """Each row of a query is visible exactly once: in its partition, or in the dead letters if it is bad. Rows that
+    the handler drops are in neither."""
     dead: Counter[int] = Counter()
     where: dict[int, list[TopicPartition]] = {}
     for topic_partition, records in committed.items():
@@ -196,7 +195,7 @@ def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
 
 
 def dead_letter_files_are_complete(query: Query) -> Iterator[str]:
-    """The Parquet file of each batch holds its bad rows and belongs to the driver that wrote the batch, if one was informed of that."""
+    """The Parquet file of each batch holds its bad rows and belongs to the driver that wrote the batch, if one was notified of that."""
     for batch_id, tasks in enumerate(query.batches):
         expected = sum(query.is_dead_letter(row) for rows in tasks for row in rows)
         found = query.dead_rows.get(batch_id, 0)
@@ -204,7 +203,7 @@ def dead_letter_files_are_complete(query: Query) -> Iterator[str]:
             yield f"{query.name}: the dead letter file of batch {batch_id} has {found} rows, expected {expected}"
         writer, owner = query.written_by.get(batch_id), query.dead_rows_of.get(batch_id)
         if found and writer not in (None, owner):
-            yield f"{query.name}: the dead letter file of batch {batch_id} is of {owner}, the batch was written by {writer}"
+            yield f"{query.name}: the dead letter file of batch {batch_id} belongs to {owner}, the batch was written by {writer}"
 
 
 # Outcomes reported to the users of producers --------------------------------------------------------------------------------------
@@ -311,9 +310,8 @@ def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]
 
 
 def _is_excused(sent: SentRecord, error: KafkaException, delivery_timeout_ms: int) -> bool:
-    """Whether a good record may fail with this error. A record of an unknown topic fails only in one of these cases: the handler says FAIL;
-    its
-    time is up; or the handler separates records of its batch and the batch may be stored. Otherwise it is retried."""
+    """Whether a good record may fail with this error. A record of an unknown topic fails only in one of these cases: the handler returns
+    FAIL; its time is up; or the handler separates records of its batch and the batch may be stored. Otherwise it is retried."""
     if error.code in UNKNOWN_TOPIC and sent.ended_ms is not None:
         return (
             sent.handler_response is RetriableResponse.FAIL
@@ -338,8 +336,7 @@ def order_is_preserved(ledger: Ledger, logs: Logs) -> Iterator[str]:
 
 def transactions_are_atomic(ledger: Ledger, committed: Committed, removed: Set[int] = frozenset()) -> Iterator[str]:
     """Transactions are atomic. Committed: every record is acknowledged and visible. Aborted or never ended: none is visible. Commit without
-    an
-    answer: all or none."""
+    a response: all or none."""
     seen = {record.number for records in committed.values() for record in records}
     for transaction in ledger.transactions:
         name = f"{ledger.name}: transaction {transaction.number} ({transaction.fate.value})"
@@ -370,7 +367,7 @@ def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: in
         elif not _expected_visible(ledger, transaction, removed):
             possible.add(transaction.number)
     if offset not in possible:
-        yield f"{ledger.name}: the committed offset is {offset}, its transactions say {sorted(possible, key=str)}"
+        yield f"{ledger.name}: the committed offset is {offset}, its transactions allow {sorted(possible, key=str)}"
 
 
 def _expected_visible(ledger: Ledger, transaction: Transaction, removed: Set[int]) -> list[int]:

@@ -42,16 +42,16 @@ INLINE_SEND: Final = (1, 4)
 - INLINE_SEND: residues modulo INLINE_SEND_OF of the worlds whose producers use inline send.
 """
 RECORDS_MIN, RECORDS_MAX = 255, 280
-"""Records of all writers together: producers, the rows of a query, and about as many more as transformers write. Some are never sent,
-because their transaction could not begin."""
+"""Records of all writers together: producers, queries and transformers (about). Some are never sent, because their transaction could not
+begin."""
 MADE_BY_TRANSFORMERS: Final = 50
 CONSUMERS: Final = (*((0, 0),) * 10, (1, 0), (3, 0), (0, 1), (0, 2), (2, 1), (1, 1))
 """(readers, transformers). Three worlds in eight have some; they take twice as long as others."""
 SEEK_TIMEOUT_MS: Final = 8_000
 SHORT_SEEK_MS: Final = 20
-"""A single answer of a slow network may take longer."""
+"""A single response on a slow network may take longer."""
 FIRST_DEATH_MS_MAX: Final = 700
-"""Earlier than any world can be done."""
+"""No world can be done before this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +64,15 @@ class Knobs:
     """Number of idempotent producers."""
     transactional_count: int = 0
     version_2_count: int = 0
-    """Producers of the simple independent implementation of transaction version 2, whatever version the brokers announce."""
+    """Producers that use the simple independent implementation of transaction version 2, whatever version the brokers announce."""
     transaction_version: int = 1
     """Version that the brokers announce for the cluster and that our producers therefore use."""
     producer_records: int = 100
     """Records of each producer."""
     required_records: int = 0
-    """Minimum of records in total; missing ones are written after all actors are done."""
+    """Minimum number of records in total; missing ones are written after all actors are done."""
     in_flight_max: int = BROKER_REMEMBERED_BATCHES
-    """Requests in flight per broker of each producer, at least; with 1 some producers still use five."""
+    """Minimum number of requests in flight per broker of each producer; with 1 some producers still use five."""
     query_count: int = 0
     query_rows: int = 60
     query_batches: int = 3
@@ -118,7 +118,7 @@ class Knobs:
     supports_topic_ids: bool = True
     """Whether brokers serve the version of Produce that identifies topics by id."""
     lost_response_at: int = 0
-    """Number, from 1, of the Produce answer that is certainly lost; 0 for none."""
+    """Number, from 1, of a Produce response that is always lost; 0 for none."""
     faults: NetworkFaults = CALM
     fault_schedule: FaultSchedule = field(default_factory=FaultSchedule)
     cuts: tuple[Cut, ...] = ()

@@ -47,7 +47,7 @@ FOLLOW_MS_MAX: Final = 1_500
 LEADER_MOVED: Final = frozenset({codes.NOT_LEADER_OR_FOLLOWER.number, codes.OFFSET_NOT_AVAILABLE.number})
 """Errors of a partition whose leader has just moved."""
 FETCH_BYTES_MIN: Final = 20_000
-"""Small, so that aborted transactions begin in one answer and end in another."""
+"""Small, so that aborted transactions begin in one response and end in another."""
 
 
 class LogRecord(NamedTuple):
@@ -80,12 +80,12 @@ class LogContents:
 
 
 def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
-    """The log of every partition, by whole batches, with undecided and aborted records."""
+    """The log of every partition, in whole batches, with undecided and aborted records."""
     return {partition.topic_partition: read_log(partition, partition.log.log_start_offset) for partition in core.topics.partitions()}
 
 
 def read_log(partition: Partition, offset: int) -> LogContents:
-    """A log from an offset on, by whole batches."""
+    """A log from an offset on, in whole batches."""
     log, records, markers = partition.log, list[LogRecord](), list[Marker]()
     start = offset
     while offset < log.log_end_offset:
@@ -160,8 +160,7 @@ class CommittedReader:
     """A consumer of every partition with isolation.level=read_committed, from the beginning on, through all faults.
 
     It follows the log until `finish`, then stops at the last stable offset. Records it has read stay in `found`, even if they turn out to
-    be
-    uncommitted or lost.
+    be uncommitted or lost.
     """
 
     def __init__(
@@ -183,7 +182,7 @@ class CommittedReader:
         self._aborted: dict[TopicPartition, set[int]] = {topic_partition: set() for topic_partition in partitions}
         self._offsets = dict.fromkeys(partitions, 0)
         self._idle = list(partitions)
-        """Partitions that are in no request now."""
+        """Partitions that are currently in no request."""
         self._open = set(partitions)
         self._is_finishing = False
         self._fetch()
@@ -257,7 +256,7 @@ class CommittedReader:
         return False
 
     def _skip_to_log_start(self, tp: TopicPartition) -> bool:
-        """Continue at the current log start offset; False if it is unknown at present."""
+        """Continue at the current log start offset; False if it is currently unknown."""
         core = self._broker.core
         partition = None if core is None else core.topics.partition(*tp)
         if partition is None:
@@ -270,7 +269,7 @@ class CommittedReader:
         return True
 
     def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:
-        """Collect the visible records of one answer; returns the next offset."""
+        """Collect the visible records of one response; returns the next offset."""
         aborted = self._aborted[topic_partition]
         starting.sort(key=lambda transaction: transaction.first_offset)
         parts = records if isinstance(records, list) else [records] if records is not None else []

@@ -20,7 +20,7 @@ ARMED_OPERATIONS_MAX = 60
 FULL_BYTES_MAX = 3_000
 FULL_MS_MAX = 1_200
 CLOCK_AHEAD_MS_MAX = 1_800_000
-"""Forward or back; half of `message.timestamp.after.max.ms`, so that good records stay good."""
+"""Largest step, forward or back: half of `message.timestamp.after.max.ms`, so that good records stay good."""
 NODE_DOWN_MS_MAX = 2_500
 UP_AGAIN_MS = 5
 """Interval of checks for a broker that is to die."""
@@ -30,7 +30,7 @@ ARMED_START_OPERATIONS_MAX = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSchedule:
-    """Rates of faults: mean time between two of a kind in ms, 0 for never; the shares are of broker deaths."""
+    """Rates of faults: mean time between two of a kind in ms, 0 for never; shares are fractions of broker deaths."""
 
     broker_death_ms: int = 0
     client_death_ms: int = 0
@@ -56,8 +56,7 @@ class FaultSchedule:
 
 class Nemesis:
     """Injects the faults of a schedule. `kills`: per client, ends its process, which restarts later. `replacements`: starts a second
-    process.
-    `twins`: the same for a group member, under the same group.instance.id."""
+    process. `twins`: the same for a group member, under the same group.instance.id."""
 
     def __init__(
         self,

@@ -1,11 +1,9 @@
 """Simulated TCP network: loses, delays and cuts connections, but never loses or reorders bytes inside a stream.
 
 A `Link` is one connection with two streams of bytes. Bytes of a stream arrive in order, in random pieces, each with its own delay. Streams
-are
-independent, so bytes on an old connection may arrive after bytes on a newer one. A link ends in one of three ways: one side closes it, it
-is
-cut at a byte chosen in advance, or it goes silent and drops everything without notifying either side. Bytes written before a close are
-delivered or lost at random.
+are independent, so bytes on an old connection may arrive after bytes on a newer one. A link ends in one of three ways: one side closes it,
+it is cut at a byte chosen in advance, or it goes silent and drops everything without notifying either side. Bytes written before a close
+are delivered or lost at random.
 
 `NetworkFaults` holds the rates. `Network.heal` sets them to zero and ends silent links.
 """

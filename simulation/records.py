@@ -1,4 +1,4 @@
-"""A record of a world, and what is deliberately wrong with it."""
+"""A record of a world, and its deliberate fault, if any."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Record:
 
 
 def value_of(number: int, size: int) -> bytes:
-    """A record value of at least `size` bytes: its number, then incompressible filling."""
+    """A record value of at least `size` bytes: its number, then incompressible padding."""
     head = b"%0*d|" % (NUMBER_DIGITS, number)
     return head + hashlib.shake_128(head).digest(max(0, size - len(head)))
 

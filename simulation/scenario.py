@@ -1,9 +1,8 @@
 """One world from start to verdict: `run(seed)`.
 
-Two phases, as in TigerBeetle's VOPR. In the first one all faults happen that the seed's knobs allow, while producers and queries write.
-Then
-the network heals and nothing dies any more. Within a bound of virtual time all work must be done and every transaction decided. Finally the
-broker is killed and started once more, and the checkers compare the promised outcomes with the logs.
+Two phases, as in TigerBeetle's VOPR. In the first phase the faults of the seed's knobs happen, while producers and queries write.
+Then the network heals and no process dies. Within a bound of virtual time all work must be done and every transaction decided.
+Finally the broker is killed and started once more, and the checkers compare the promised outcomes with the logs.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
 BACK_SINCE_MS: Final = 5_000
 FETCHED_VALUES: Final = 10
-"""How many of the largest values fit in a reader's answer: with one each, reading would dominate the world."""
+"""How many of the largest values fit in a reader's response: with one each, reading would dominate the world."""
 
 
 SETTINGS: Final = {
@@ -317,7 +316,7 @@ class _Scene:
             self._wait_until_done([rest])
 
     def _wait_until_done(self, users: Sequence[ProducerUser | Supervisor | Member]) -> None:
-        """Until the users are done and every transaction is decided."""
+        """Run until the users are done and every transaction is decided."""
         limit_ms = self.knobs.quiet_limit_ms
         self.world.run(all_hold(attrgetter("is_done"), users), limit_ms=limit_ms, waiting_for="work is left")
         self.world.run(self._is_decided, limit_ms=limit_ms, waiting_for="a transaction is left undecided")
@@ -448,9 +447,8 @@ class _Scene:
         self.world.count("records sent", len(ledger.sent))
         self.world.count("records acknowledged", sum(bool(sent.offsets) for sent in ledger.sent.values()))
         in_order, by_creation = [logs, *(topic.logs for topic in deleted)], self._logs_by_creation(logs, deleted)
-        # Records sent to a topic by name may reach the next topic of that name late and out of order. Transactions of version 1 do so
-        # too: they
-        # use Produce 11, and topic ids begin with version 13.
+        # Records sent to a topic by name may reach the next topic of that name late and out of order. Transactions of version 1 do so too:
+        # they use Produce 11, and topic ids begin with version 13.
         is_by_name = producer.is_transactional and (self.knobs.transaction_version == 1)
         if is_by_name or not self.knobs.supports_topic_ids:
             in_order, by_creation = [{tp: log for tp, log in logs.items() if tp.topic != RECREATED.name}], []

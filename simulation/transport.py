@@ -114,12 +114,12 @@ class Transport:
         self.flush(connection)
 
     def lend(self, address: Address) -> Connection | None:
-        """As `Network.lend`."""
+        """Like `Network.lend`."""
         connection = self._connections.get(address)
         return connection if connection is not None and connection.core.is_idle else None
 
     def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
-        """As `Network.take_back`."""
+        """Like `Network.take_back`."""
         connection = self._connections[address]
         self.emit(events)
         if is_lost:

@@ -166,7 +166,7 @@ class BrokerProcess:
 
     @property
     def accused(self) -> set[int]:
-        """Numbers of records that were blamed without reason, or for another reason than their fault."""
+        """Numbers of records that were blamed without reason, or for a reason other than their fault."""
         return self.validation_first.accused | self.liar.accused
 
     @property

@@ -1,9 +1,8 @@
 """Simulated disk of a broker: an in-memory file system on which any mutating operation can be interrupted.
 
 It can be full for a while (`fill`, `empty`): only appends are refused then. A process can end in two ways. A killed process leaves all
-written
-bytes, because they are in the page cache; an append in progress is torn. A power loss keeps synced bytes, and of the rest a random part.
-`flush.policy=os` promises to survive only the first, so only worlds with `always` get the second.
+written bytes, because they are in the page cache; an append in progress is torn. A power loss keeps synced bytes, and of the rest a random
+part. `flush.policy=os` promises to survive only the first, so only worlds with `always` get the second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Broker that validates records before it looks for duplicates, as Apache Kafka does, and whose limits have just changed.
 
-It refuses a repeated batch, which it has stored, with culprits: the one case in which innocents must not be sent again (decision 13). Our
-broker looks for duplicates first, so the response is replaced here, outside the core.
+It refuses a repeated batch with culprits, although it has stored that batch: the one case in which innocents must not be sent again
+(decision 13). Our broker looks for duplicates first, so the response is replaced here, outside the core.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def visible_to_group(history: History, log: LogContents) -> list[LogRecord]:
 def records_are_delivered_in_order(history: History, logs: Logs, offsets: Offsets) -> Iterator[str]:
     """A member gets the records of a partition in order, without gaps from where it started, and no others.
 
-    A compacted log may have lost records since, and any log its first ones: before or after their delivery.
+    A compacted log may have lost records in the meantime, and any log its first ones: before or after their delivery.
     """
     for span in history.spans:
         delivered = [offset for offset, _ in span.records]
@@ -167,8 +167,7 @@ def _may_be_read(commit: CommitAttempt, certain: Sequence[CommitAttempt], span: 
 
 def _joined_after(commit: CommitAttempt, other: CommitAttempt) -> bool:
     """Whether the member of `commit` joined only after `other` was answered. Its generation may then have the lower number: a generation
-    that
-    ends before SyncGroup is not written to disk, and a restarted coordinator uses its number again."""
+    that ends before SyncGroup is not written to disk, and a restarted coordinator uses its number again."""
     return commit.span is not None and other.ended is not None and commit.span.began > other.ended
 
 

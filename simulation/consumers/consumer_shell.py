@@ -2,8 +2,7 @@
 threads.
 
 A program makes one call at a time (`Poll`, `Commit`, ...) and gets its outcome when there is one. Deliveries and commits are recorded in
-the
-group's history as seen from outside the core: a commit when its request is sent.
+the group's history as seen from outside the core: a commit when its request is sent.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ class Transformer(ProducerUser):
         is_static: bool,
     ) -> None:
         """`abort_share`: share of transactions it aborts without an error. `seek_timeout_ms`: time limit of `committed()`. `is_static`: it
-        has a
-        group.instance.id."""
+        has a group.instance.id."""
         super().__init__(group.world, group.network, group.broker.addresses, name, options, iter(()), process=TransformerProcess)
         self.group = group
         self.abort_share = abort_share

@@ -10,17 +10,17 @@ from simulation.programs.producers import ProducerProcess
 from simulation.programs.programs import Call, Verb
 
 CLOSES_SHARE: Final = 0.2
-"""Share of commits."""
+"""Share of commits during which the producer is closed."""
 BEGINS_MS_MAX: Final = 60
-"""Delay after the commit."""
+"""Longest time from the call of commit to that of close."""
 LIMIT_MS_MAX: Final = 150
 ENDS_MS_MAX: Final = 30
-"""Time between the end of close's wait and the end of the sender, which continues until then."""
+"""Longest time from the end of close's wait to the end of the sender."""
 CLOSE: Final = Call(Verb.CLOSE)
 
 
 class EarlyCloseProcess(ProducerProcess):
-    """A producer that is sometimes closed during a commit; its program then asks for a new one."""
+    """A producer that is sometimes closed during a commit; its program then requests a new one."""
 
     _is_closed = False
 
@@ -49,7 +49,7 @@ class EarlyCloseProcess(ProducerProcess):
             super()._returned(call, error)
 
     def _end_sender(self) -> None:
-        """As `SenderThread._end`: calls that still wait fail, because nothing completes them any more."""
+        """Like `SenderThread._end`: calls that still wait fail, because nothing will complete them."""
         if not self._is_dead:
             for effect in self._core.give_up(IllegalStateException("the producer is closed")):
                 self._perform(effect)

@@ -2,8 +2,7 @@
 
 The shell does the work of `sender_thread.py` and `producer.py`: it sends requests, passes events to the core, delivers outcomes, and blocks
 callers that wait for metadata or memory. `ProducerUser` survives the process, with its ledger and the remaining work. It starts a new
-process
-after a death, after a restart requested by the program, or next to the old process, which is then a zombie.
+process after a death, after a restart requested by the program, or next to the old process, which is then a zombie.
 """
 
 from __future__ import annotations

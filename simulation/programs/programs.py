@@ -1,8 +1,8 @@
 """Programs of users, written as a user would: generators that yield blocking calls and receive their outcomes.
 
 `plain_program` sends and closes. `transactional_program` follows KIP-1050's TransactionalClientDemo: it aborts on abortable and
-configuration
-errors, restarts on application-recoverable ones, and repeats calls that timed out. The ledger records the outcomes the user got.
+configuration errors, restarts on application-recoverable ones, and repeats calls that timed out. The ledger records the outcomes the user
+got.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def in_transaction(
 
 
 def call_with_retry(ledger: Ledger, call: Call) -> Generator[ProgramStep, Any, KafkaException | None]:
-    """Make one call, again while it times out. Returns the error that requires an abort, or None. Raises Restart."""
+    """Make one call, and repeat it while it times out. Returns the error that requires an abort, or None. Raises Restart."""
     while True:
         error: KafkaException | None = yield call
         if error is None:

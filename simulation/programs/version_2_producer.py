@@ -1,8 +1,7 @@
 """Independent producer of transaction version 2 (KIP-890): it uses Produce 12, TxnOffsetCommit 5 and EndTxn 5.
 
 The simplest form: one request at a time, repeated until it is answered. It runs the same programs as our producer and keeps the same
-ledger,
-so the same checkers apply: transactions are atomic and nothing is stored twice.
+ledger, so the same checkers apply: transactions are atomic and nothing is stored twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Streaming query that writes through the Spark commit protocol, reduced to the parts of Spark that matter for it.
 
 `Query` survives its drivers: the rows of each batch (replayed identically, as Spark's offset log guarantees), Spark's own commit log, and
-the
-checkpoint state. `query_driver.py` is one run of it; `supervisor.py` starts the next one.
+the checkpoint state. `query_driver.py` is one run of it; `supervisor.py` starts the next one.
 """
 
 from __future__ import annotations

@@ -47,14 +47,14 @@ AWAY_MS: Final = BLOCK_MAX_MS + 2_000
 """Longer than the commit waits for a broker."""
 STALL_MS: Final = 2 * TRANSACTION_TIMEOUT_MS
 RESTARTED_MS: Final = DOWN_MAX_MS[-1] + 300
-"""A broker that died is back by then."""
+"""By this time a broker that died is running again."""
 PAUSES_MS: Final = {
     CutKind.SECOND_DRIVER: 0,
     CutKind.DRIVER_STALLS: STALL_MS,
     CutKind.ZOMBIE: STALL_MS,
     CutKind.BROKER_RESTARTS: RESTARTED_MS,
 }
-"""Cuts before an operation, which is then carried out: how long the driver stalls."""
+"""For cuts before an operation: how long the driver stalls before it performs the operation."""
 
 
 class DriverOwner(Protocol):
@@ -104,7 +104,7 @@ class Driver:
         self._advance(lambda commit: next(commit))
 
     def die(self, reason: str) -> None:
-        """The process is gone, whatever it was doing."""
+        """End the process, whatever it is doing."""
         if not self._is_dead:
             self._world.log(self.actor, reason)
             self._end()
@@ -270,7 +270,7 @@ class Driver:
             case operations.ReadState():
                 self._reply(operation, query.state)
             case operations.WriteState():
-                # Through its text form, as with the file.
+                # Converted to text and back, as with the file.
                 query.state = CheckpointState.from_text(operation.state.to_text())
                 self._reply(operation, None)
             case operations.FindHangingTransactions() | operations.CountPartitions() | operations.WriteMarkers():
@@ -316,7 +316,7 @@ class Driver:
         self._client.with_coordinator(to.key, to.kind, found)
 
     def _ask_leaders(self, operation: operations.FindHangingTransactions | operations.CountPartitions | operations.WriteMarkers) -> None:
-        """Our brokers do not forget the end of a transaction: WriteMarkers is answered as by a broker that does not support it."""
+        """Our brokers do not forget the end of a transaction: WriteMarkers gets the response of a broker that does not support it."""
         match operation:
             case operations.FindHangingTransactions():
                 self._find_hanging_transactions(operation)

@@ -315,7 +315,7 @@ class OptionTable:
 
 
 def join_errors(wrong: Sequence[str]) -> str:
-    """All errors about options in one line, up to `ERRORS_SHOWN_MAX`."""
+    """All errors about options on one line, up to `ERRORS_SHOWN_MAX`."""
     more = len(wrong) - ERRORS_SHOWN_MAX
     return "; ".join(wrong[:ERRORS_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
 

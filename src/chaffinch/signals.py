@@ -20,7 +20,7 @@ def handled(numbers: Iterable[int], by: Callable[[Handler], Handler]) -> Iterato
     """Within the block, each of these signals has the handler that `by` returns for its previous one.
 
     Signals that are ignored or have the default action stay so. A handler set inside the block, as PySpark sets its own for Ctrl-C, is
-    kept. On other threads than the main thread nothing changes: no handler is ever called there.
+    kept. On threads other than the main thread nothing changes: no handler is ever called there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

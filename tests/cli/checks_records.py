@@ -299,7 +299,7 @@ def unknown_suffixes_are_refused(shell: Shell) -> None:
     known = ".json, .jsonl, .ndjson, .csv, .parquet, .arrow, .feather, .ipc, .log, .txt"
     for name in ("b.avro", "b.csv.gz", "b.CVS"):
         path = shell.folder / name
-        stands_for = f"{str(path)!r}: unknown suffix {path.suffix.lower()}: known are {known}; or give the format with --format"
+        stands_for = f"{str(path)!r}: unknown suffix {path.suffix.lower()}, known: {known}; or give the format with --format"
         shell.refused("consume", "--topic", topic, "--output", str(path), says=f"--output {stands_for}", status=2)
         assert not path.exists()
         shell.ok("consume", "--topic", topic, "--output", str(path), "--format", "json")

@@ -131,7 +131,7 @@ def test_port_in_use_is_reported(tmp_path: Path) -> None:
         others = ("--listen", "127.0.0.1:0", "--metrics", f"127.0.0.1:{port}")
         assert refused(*others) == (1, line.replace("--listen", "--metrics"))
     assert status == 1
-    assert line == f"chaffinch: cannot listen on 127.0.0.1:{port}: Address already in use (--listen; port 0 takes a free one)"
+    assert line == f"chaffinch: cannot listen on 127.0.0.1:{port}: Address already in use (--listen; port 0 selects a free one)"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -335,7 +335,7 @@ def test_valid_host_names_are_accepted(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["", "*", "0", "0.0", "0.0.0.0", "[::]", "[0::0]"])
 def test_wildcard_cannot_be_advertised(host: str) -> None:
-    with pytest.raises(ConfigException, match="is every address of this machine: give the one for clients with --advertise"):
+    with pytest.raises(ConfigException, match="stands for every address of this machine: name one for clients with --advertise"):
         parse_addresses(f"{host}:0", None)
     with pytest.raises(ConfigException, match=": clients cannot connect to it"):
         parse_addresses("127.0.0.1:0", f"{host}:1")
@@ -446,7 +446,7 @@ def test_config_file_and_command_line_are_validated_together(
     [
         ("", "it contains no users: expected lines of name=password"),
         ("garbage line", "not name=value"),
-        ("a=1\na=2", "gives the user of line 1 again"),
+        ("a=1\na=2", "repeats the user of line 1"),
         ("a=", "password of user 'a'"),
     ],
 )

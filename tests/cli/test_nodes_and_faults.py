@@ -170,7 +170,7 @@ def test_added_fault_is_described_completely(shell: Shell, arguments: tuple[str,
 def test_no_or_foreign_server_at_control_port(shell: Shell) -> None:
     shell.control, control = "127.0.0.1:1", shell.control
     status, line = shell.refused("nodes", "list")
-    assert (status, line) == (1, "chaffinch: no control port answers at 127.0.0.1:1: Connection refused")
+    assert (status, line) == (1, "chaffinch: no control port responds at 127.0.0.1:1: Connection refused")
     shell.control = "nowhere"
     assert shell.refused("nodes", "list")[0] == 2
     for host in ("a b", "a..b"):  # Refused before a request is sent.

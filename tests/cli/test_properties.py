@@ -30,7 +30,7 @@ def test_entries_are_parsed(text: str, entries: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"a=1\nb=1\na=2\n", ":3: gives the option of line 1 again$"),
+        (b"a=1\nb=1\na=2\n", ":3: repeats the option of line 1$"),
         (b"\xff\xfe\x00", "UTF-8"),
         (b"a" * (properties.FILE_BYTES_MAX + 1), "larger than"),
     ],

@@ -257,7 +257,7 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
             1,
         ),
     ),
-    ("is 7, its transactions say [0]", lambda: unanswered(sent(7, LOST), 7)),
+    ("is 7, its transactions allow [0]", lambda: unanswered(sent(7, LOST), 7)),
     ("is in plain-0, plain-0", lambda: checkers.rows_are_written_once(query(row(7)), {TP: [at(0, 7), at(1, 7)]})),
     ("is in no partition", lambda: checkers.rows_are_written_once(query(row(7)), {TP: []})),
     ("dead letters 0 times", lambda: checkers.rows_are_written_once(query(row(7, is_bad=True)), {TP: []})),

@@ -105,7 +105,7 @@ class TestFolder:
     def test_missing_hdfs_driver_error_says_what_to_install(self, reason: str) -> None:
         text = Folder("hdfs://n:1/x", "stagingLocation").refusal("cannot be opened", OSError(reason)).text
         assert text.startswith("stagingLocation=hdfs://n:1/x cannot be opened: pyarrow does not find the HDFS driver libhdfs.so, or ")
-        assert "set HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints; name a folder that" in text
+        assert "set HADOOP_HOME, JAVA_HOME, and CLASSPATH to the output of `hadoop classpath --glob`; name a folder that" in text
 
     @pytest.mark.parametrize(
         ("location", "shown"),

@@ -215,7 +215,7 @@ class TestOnConnect:
         [
             (0, None, "has committed batch 0 already"),
             (2, None, "has no batch 2"),
-            (1, "metadata", "has no file metadata"),
+            (1, "metadata", "has no metadata file"),
         ],
     )
     def test_checkpoint_of_another_query_is_refused(self, checkpoint: Path, batch_id: int, missing: str | None, text: str) -> None:
@@ -226,7 +226,7 @@ class TestOnConnect:
     @pytest.mark.parametrize("metadata", ["", "[]", '{"name":"q"}'])
     def test_damaged_checkpoint_is_refused(self, checkpoint: Path, metadata: str) -> None:
         (checkpoint / "metadata").write_text(metadata)
-        self.refused(checkpoint, 1, r"has a file metadata that is damaged \(b.*\)")
+        self.refused(checkpoint, 1, r"has a damaged metadata file \(b.*\)")
 
     @staticmethod
     def refused(checkpoint: Path, batch_id: int, text: str) -> None:

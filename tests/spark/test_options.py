@@ -68,7 +68,7 @@ def test_level_of_codec_in_use_has_effect(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize(
-    ("table", "text"), [(SINK, "name a topic with the option topic"), (SOURCE, "give topics with one of subscribe")], ids=["sink", "source"]
+    ("table", "text"), [(SINK, "name a topic with the option topic"), (SOURCE, "name topics with one of subscribe")], ids=["sink", "source"]
 )
 def test_path_option_is_refused(table: OptionTable, text: str) -> None:
     """What `.save(path)`, `.start(path)` and `.load(path)` make of it."""

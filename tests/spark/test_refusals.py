@@ -103,7 +103,7 @@ def test_text_without_tag_has_none(text: str) -> None:
         (
             TopicAuthorizationException("no right", topic_partition=TopicPartition("orders", 1), api="Produce"),
             "KAFKA[InvalidConfiguration] TOPIC_AUTHORIZATION_FAILED: Produce for orders-1: no right; "
-            "correct the data, the options or the topic, a restart alone fails again",
+            "correct the data, the options or the topic; a restart alone does not help",
         ),
         (
             TimeoutException("not answered within 3 ms"),

@@ -172,7 +172,7 @@ def interrupted_behind_the_write() -> None:
     [
         (
             lambda: writing.write(Mock(write=Mock(format=interrupt)), ReplayPlan(client=CLIENT_OPTIONS, topic="d"), "token", "d", {}),
-            "it is unknown whether it was written; run it again: it reads the marker, nothing is written twice",
+            "it is unknown whether it was written; run it again: it reads the marker, so nothing is written twice",
         ),
         (interrupted_behind_the_write, "the replay was written"),
     ],

@@ -58,7 +58,7 @@ def test_exception_handler_runs_in_tasks(spark: SparkSession, broker: EmbeddedBr
     ("api", "error", "group", "text"),
     [
         ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION, "; correct the data, the options"),
-        ("AddPartitionsToTxn", "TRANSACTION_ABORTABLE", Group.TRANSACTION_ABORTABLE, "nothing of it is visible"),
+        ("AddPartitionsToTxn", "TRANSACTION_ABORTABLE", Group.TRANSACTION_ABORTABLE, "no rows of the batch are visible"),
         ("TxnOffsetCommit", "ILLEGAL_GENERATION", Group.APPLICATION_RECOVERABLE, "; run it again"),
         ("AddOffsetsToTxn", "COORDINATOR_LOAD_IN_PROGRESS", Group.RETRIABLE, "retried for 2000 ms (kafka.max.block.ms)"),
         ("AddOffsetsToTxn", "NOT_COORDINATOR", Group.REFRESH_RETRIABLE, "; run it again"),

@@ -145,7 +145,7 @@ def test_message_with_quoted_line_end_is_complete(spark: SparkSession, broker: E
         supervise(start)
     assert str(caught.value).startswith(r"KAFKA[InvalidConfiguration] INVALID_TOPIC_EXCEPTION: topic 'a\nb' (option topic): ")
     assert caught.value.tag is not None
-    assert caught.value.tag.text.endswith("; correct the data, the options or the topic, a restart alone fails again")
+    assert caught.value.tag.text.endswith("; correct the data, the options or the topic; a restart alone does not help")
 
 
 def test_died_worker_is_reported_as_worker_lost(spark: SparkSession, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_unsupported_codec_is_refused_before_tasks(
     guarantee: str, of_2_0: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     query = QueryDriver(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
-    text = rf"kafka\.compression\.type=zstd is not supported by a broker of {of_2_0.bootstrap_servers}, it needs Apache Kafka 2\.1:"
+    text = rf"kafka\.compression\.type=zstd is not supported by a broker of {of_2_0.bootstrap_servers}; it requires Apache Kafka 2\.1:"
     with pytest.raises(Refusal, match=text) as caught:
         query.writer(kafka__compression__type="zstd")
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "UNSUPPORTED_COMPRESSION_TYPE")
@@ -115,7 +115,7 @@ def client_with_response(answer: ApiVersionsResponse) -> SyncClient:
 
 
 def test_unsupported_codec_of_one_broker_names_that_broker() -> None:
-    with pytest.raises(Refusal, match=r"zstd is not supported by a broker of old:9092, new:9092, it needs"):
+    with pytest.raises(Refusal, match=r"zstd is not supported by a broker of old:9092, new:9092; it requires"):
         check_codec(client_with_response(ApiVersionsResponse(api_keys=[PRODUCE_OF_2_0])), "zstd", 1)
 
 

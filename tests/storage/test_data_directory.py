@@ -97,7 +97,7 @@ REFUSALS = {
     "emptied": (meta(lambda data: b""), "the file is damaged"),
     "cut short": (meta(lambda data: data[:-3]), "the file is damaged"),
     "zeros": (meta(lambda data: bytes(len(data))), "the file is damaged"),
-    "a newer format": (meta(newer), "format version 4, this Chaffinch knows versions up to 3"),
+    "a newer format": (meta(newer), "format version 4, this Chaffinch supports versions up to 3"),
 }
 
 

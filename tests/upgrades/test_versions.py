@@ -60,7 +60,7 @@ class TestDataDirectories:
             pass
         text = str(caught.value)
         assert any(f" {path}: " in text for path in found), text
-        assert re.search(rf"format version {LATER}, this Chaffinch knows versions up to \d+: use a newer one$", text), text
+        assert re.search(rf"format version {LATER}, this Chaffinch supports versions up to \d+: use a newer one$", text), text
         assert contents(tmp_path) == before, "nothing is changed"
 
 
@@ -82,11 +82,11 @@ class TestCheckpoints:
     """What users read: tests/spark/sink/test_sink.py, tests/spark/commit/test_protocol.py."""
 
     def test_state_of_later_format_is_refused(self) -> None:
-        with pytest.raises(NewerFormat, match=f"it has format version {LATER}, this Chaffinch knows versions up to 1"):
+        with pytest.raises(NewerFormat, match=f"it has format version {LATER}, this Chaffinch supports versions up to 1"):
             CheckpointState.from_text(f'{{"version": {LATER}, "batches": []}}')
 
     def test_marker_of_later_format_is_refused(self) -> None:
-        with pytest.raises(NewerFormat, match=f"it has format version {LATER}, this Chaffinch knows versions up to 1"):
+        with pytest.raises(NewerFormat, match=f"it has format version {LATER}, this Chaffinch supports versions up to 1"):
             Marker.from_text(f'{{"version": {LATER}, "batches": [1]}}')
         assert Marker.from_text('{"batch":3,"writer":"w","digest":"d"}').batch_id == 3, "one without a version is of the first"
 

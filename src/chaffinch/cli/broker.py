@@ -1,7 +1,7 @@
 """`chaffinch broker`: runs a broker in this process until SIGTERM or SIGINT, which shut it down cleanly.
 
 Prints one line once it accepts connections: `ready bootstrap.servers=HOST:PORT[,...]`, followed by ` control=HOST:PORT` and
-` metrics=HOST:PORT` if requested. If it cannot start it prints the reason in one line and exits with 1 (port or data directory in use,
+` metrics=HOST:PORT` if requested. If it cannot start it prints the reason on one line and exits with 1 (port or data directory in use,
 foreign or damaged data directory), or with 2 for invalid arguments.
 """
 
@@ -66,7 +66,7 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 EVERY_ADDRESS: Final = "0.0.0.0"
 _RESTORE: Final = "put a copy of the whole --data-dir in its place, start with another directory, "
-_RESTORE_OR_ACCEPT_LOSS: Final = f"{_RESTORE}or start without what is missing: --config {ACCEPT_LOSS}=true"
+_RESTORE_OR_ACCEPT_LOSS: Final = f"{_RESTORE}or start without the missing data: --config {ACCEPT_LOSS}=true"
 _RESTORE_OR_NEW_CLUSTER: Final = f"{_RESTORE}or create a new cluster there, without its data: --config {ACCEPT_LOSS}=true"
 _RESTORE_ONLY: Final = f"put a copy of the whole --data-dir in its place or start with another directory; {ACCEPT_LOSS} does not accept "
 # Number of characters of an invalid argument that an error shows.
@@ -75,7 +75,7 @@ SHOWN_MAX: Final = 100
 
 def broker(
     listen_at: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Address of node 0; port 0 takes a free one.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Address of node 0; port 0 selects a free one.")
     ] = "127.0.0.1:9092",
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", metavar="DIR", help="Data directory; without it all data is in memory.")
@@ -104,11 +104,11 @@ def broker(
     ] = None,
     advertise: Annotated[str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients connect to.")] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Address of /metrics for Prometheus; without it there is none.")
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Address of /metrics for Prometheus; default: none.")
     ] = None,
     control: Annotated[
         str | None,
-        typer.Option("--control", metavar="HOST:PORT", help="Address for `chaffinch nodes` and `faults`; without it there is none."),
+        typer.Option("--control", metavar="HOST:PORT", help="Address for `chaffinch nodes` and `faults`; default: none."),
     ] = None,
     control_from_anywhere: Annotated[
         bool,
@@ -243,7 +243,7 @@ def name_option_in_errors(option: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "; port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        advice = "; port 0 selects a free one" if error.errno == errno.EADDRINUSE else ""
         raise OSError(error.errno, f"{error.strerror} ({option}{advice})") from error
 
 
@@ -284,14 +284,14 @@ def parse_address(option: str, text: str) -> Address:
         host = host[1:-1]
     if host not in ("", "*") and not is_host(host):
         raise ConfigException(
-            f"{option} {shown}: not a valid host name: a HOST has letters, digits, '-' and '_', at most {NAME_LENGTH_MAX}, "
-            f"1 to {LABEL_LENGTH_MAX} of them between dots, or is an address, as in 127.0.0.1:9092 or [::1]:9092"
+            f"{option} {shown}: not a valid host name: a HOST has letters, digits, '-', '_' and dots, at most {NAME_LENGTH_MAX}, "
+            f"with 1 to {LABEL_LENGTH_MAX} between dots; or it is an address, as in 127.0.0.1:9092 or [::1]:9092"
         )
     return Address(host=host, port=int(port))
 
 
 def listening_address(option: str, text: str) -> Address:
-    """As `parse_address`; `:PORT` and `*:PORT` are every address of this machine."""
+    """Like `parse_address`; `:PORT` and `*:PORT` stand for every address of this machine."""
     address = parse_address(option, text)
     return Address(host=EVERY_ADDRESS, port=address.port) if address.host in ("", "*") else address
 
@@ -302,12 +302,12 @@ def parse_addresses(listen_at: str, advertise: str | None) -> tuple[Address, Add
     if advertise is None:
         if is_every_address(address.host):
             raise ConfigException(
-                f"--listen {listen_at} is every address of this machine: give the one for clients with --advertise HOST:PORT"
+                f"--listen {listen_at} stands for every address of this machine: name one for clients with --advertise HOST:PORT"
             )
         return address, None
     advertised = parse_address("--advertise", advertise)
     if is_every_address(advertised.host):
-        raise ConfigException(f"--advertise {advertise}: clients cannot connect to it: give HOST:PORT as they see it")
+        raise ConfigException(f"--advertise {advertise}: clients cannot connect to it: give the HOST:PORT that they connect to")
     return address, advertised
 
 

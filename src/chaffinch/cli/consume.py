@@ -1,7 +1,7 @@
 """`chaffinch consume`: writes the records of a topic as lines, JSON lines, CSV, Parquet or Arrow.
 
-It reads up to the end offsets at its start, or without end with `--follow`. `--group` starts from the committed offsets of a group and
-commits to it without joining it, like a simple consumer: it reads all requested partitions and shares none with members.
+It reads up to the end offsets found at its start; with `--follow` it never stops. `--group` starts from the committed offsets of a group
+and commits to it without joining it, like a simple consumer: it reads all requested partitions and shares none with members.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def consume(
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Default: by the file's suffix, else lines.")
     ] = None,
     fields: Annotated[
-        str | None, typer.Option("--fields", metavar="NAME,...", help=f"Fields out of {', '.join(SCHEMA.names)}; default: all.")
+        str | None,
+        typer.Option("--fields", metavar="NAME,...", help=f"Fields to write, from {', '.join(SCHEMA.names)}; default: all."),
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", help="Lines: print the key, then this text, before the value.")
@@ -148,7 +149,7 @@ def _commit(
 
 def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     if as_json:
-        # An unknown suffix contradicts no format.
+        # An unknown suffix does not contradict any format.
         if (name or SUFFIXES.get(PurePath(output or "").suffix.lower(), "json")) not in ("json", *([] if name else ["lines"])):
             raise ConfigException(f"--json contradicts {f'--format {name}' if name else f'--output {output}'}: give one")
         name = "json"

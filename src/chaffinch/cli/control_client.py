@@ -44,7 +44,7 @@ def call(control: str, method: str, path: str, body: Mapping[str, Any] | None = 
             return value
         error = str(value["error"])
     except OSError as failure:
-        raise ControlFailed(f"no control port answers at {control}: {failure.strerror or failure}") from None
+        raise ControlFailed(f"no control port responds at {control}: {failure.strerror or failure}") from None
     except (http.client.HTTPException, ValueError, KeyError, TypeError):
         raise ControlFailed(f"the server at {control} is not the control port of a Chaffinch broker") from None
     finally:

@@ -44,7 +44,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
     "nodes": Command("chaffinch.cli.nodes:app", "List, stop and start the declared nodes of a running broker."),
     "faults": Command("chaffinch.cli.faults:app", "Add, list and clear injected faults of a running broker."),
-    "topics": Command("chaffinch.cli.topics:app", "List, describe, create, alter and delete topics of any Kafka."),
+    "topics": Command("chaffinch.cli.topics:app", "List, describe, create, alter and delete topics of any Kafka cluster."),
     "groups": Command("chaffinch.cli.groups:app", "List, describe and delete groups; reset their offsets."),
     "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; abort hanging ones."),
     "produce": Command("chaffinch.cli.produce:produce", "Write lines, JSON, CSV, Parquet or Arrow to a topic."),

@@ -164,7 +164,7 @@ def _check_old_format(magic: int, settings: Settings) -> None:
         raise ConfigException(f"--message-format {magic} waits for each response: --acks must be all or 1")
     if compression not in CODECS[magic]:
         names = ", ".join(codec.name.lower() for codec in CODECS[magic])
-        raise ConfigException(f"--message-format {magic} is written with one of {names}, not with {settings['compression.type']}")
+        raise ConfigException(f"--message-format {magic} supports {names}, not {settings['compression.type']}")
 
 
 def _pieces(name: str, source: IO[bytes], *, key_separator: str | None, null_marker: str | None, key_field: str | None) -> Iterator[Piece]:

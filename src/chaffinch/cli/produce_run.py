@@ -156,7 +156,7 @@ class Run(Protocol):
 
 @contextmanager
 def report_interruption() -> Iterator[Callable[[Run], None]]:
-    """On Ctrl-C or SIGTERM: print the progress in one line on stderr. An OSError (a full disk under the rejected file) gets it appended.
+    """On Ctrl-C or SIGTERM: print the progress as one line on stderr. An OSError (a full disk under the rejected file) gets it appended.
 
     Yields a function that registers the run.
     """

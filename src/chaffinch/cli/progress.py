@@ -30,7 +30,7 @@ def progress(title: str, total: int | None, *, is_bytes: bool = False, is_wanted
 def status_line(what: str) -> Iterator[Callable[[str], None]]:
     """Show a status line with the elapsed time, for work without a measurable amount; it is removed at the end.
 
-    Yields a function to call with the next status. The line stays on the terminal that stderr is now, even if stderr is redirected later.
+    Yields a function to call with the next status. The line stays on the current terminal of stderr, even if stderr is redirected later.
     """
     if not sys.stderr.isatty():
         yield lambda what: None

@@ -22,7 +22,7 @@ _ENTRY: Final = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*(?P<separato
 
 
 def load(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> dict[str, str]:
-    """As `read`, without the sources."""
+    """Like `read`, without the sources."""
     return {name: value for name, value, *_ in read(path, option, what=what, is_strict=is_strict)}
 
 
@@ -51,7 +51,7 @@ def read(path: str, option: str = "", *, what: str = "option", is_strict: bool =
         if is_strict and separator != "=":
             raise ConfigException(f"{where}:{line}: not name=value")
         if lines.setdefault(name, line) != line:
-            raise ConfigException(f"{where}:{line}: gives the {what} of line {lines[name]} again")
+            raise ConfigException(f"{where}:{line}: repeats the {what} of line {lines[name]}")
         entries.append(SourcedOption(name, value, f"{where}:{line}", is_from_file=True))
     return entries
 

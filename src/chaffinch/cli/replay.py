@@ -93,7 +93,7 @@ def replay(
 
 @contextmanager
 def _report_interruption() -> Iterator[None]:
-    """On Ctrl-C or SIGTERM: print in one line on stderr what is written."""
+    """On Ctrl-C or SIGTERM: print on one line of stderr how much was written."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as interruption:

@@ -24,12 +24,12 @@ def parse_time(option: str, text: str) -> int:
 
 
 def parse_lookup_time(option: str, text: str) -> int:
-    """As `parse_time`, for a lookup of offsets. Times before 1970 are refused: negative timestamps are sentinels of ListOffsets."""
+    """Like `parse_time`, for a lookup of offsets. Times before 1970 are refused: negative timestamps are sentinels of ListOffsets."""
     return _not_before_1970(option, text, parse_time(option, text))
 
 
 def parse_time_ago(option: str, text: str, wall_ms: int) -> int:
-    """Parse an ISO 8601 duration before `wall_ms` (P7D, PT1H30M). Returns milliseconds since 1970, as `parse_lookup_time`."""
+    """Parse an ISO 8601 duration before `wall_ms` (P7D, PT1H30M). Returns milliseconds since 1970, like `parse_lookup_time`."""
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         raise ConfigException(f"{option} {text!r}: expected a duration such as P7D or PT1H30M")

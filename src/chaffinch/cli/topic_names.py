@@ -31,7 +31,7 @@ def legal_topic(context: typer.Context, parameter: typer.CallbackParam, name: st
 
 
 def legal_topics(context: typer.Context, parameter: typer.CallbackParam, names: list[str] | None) -> list[str] | None:
-    """As `legal_topic`, for an option that may be repeated."""
+    """Like `legal_topic`, for an option that may be repeated."""
     for name in names or ():
         legal_topic(context, parameter, name)
     return names

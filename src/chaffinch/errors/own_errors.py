@@ -102,7 +102,7 @@ SPARK_ERRORS: Final = (
         "Stop one of them. Two writes with one token: the other one is written, do not run this one again.",
     ),
     OwnError(
-        "SNAPSHOT_CHANGED", _ABORT, "A topic was altered, or deleted and created again, while the batch was written; nothing of it is visible (at-least-once: some rows may be).",
+        "SNAPSHOT_CHANGED", _ABORT, "A topic was altered, or deleted and created again, while the batch was written; no rows of the batch are visible (at-least-once: some rows may be).",
         "Start the query again: it reads the topic again.",
     ),
     OwnError(
@@ -141,7 +141,7 @@ SPARK_ERRORS: Final = (
     ),
     OwnError(
         "DUPLICATE_OUTPUT", _CONFIG, "Two outputs of one micro-batch have the same name, so the second would be taken for written.",
-        "Give each KafkaSink a name of its own.",
+        "Give each KafkaSink its own name.",
     ),
     OwnError(
         "QUERY_UNKNOWN", _CONFIG, "A sink cannot determine the query of its rows: outside of foreachBatch, or in another thread.",

@@ -141,7 +141,7 @@ class AsyncProducer:
 
         Raises:
             TypeError, ValueError: `timeout` is not a number of seconds from 0 up.
-            IllegalStateException: called on another event loop than `start`.
+            IllegalStateException: called on an event loop other than that of `start`.
         """
         refuse_arguments("close", foreign)
         timeout_ms = arguments.checked_timeout_ms(timeout)

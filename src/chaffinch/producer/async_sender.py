@@ -82,7 +82,7 @@ class AsyncRecordFuture(RecordFuture[T]):
             def completed(_: object) -> None:
                 if asyncio._get_running_loop() is loop:
                     wake()
-                else:  # It is awaited on another loop than that of its producer.
+                else:  # It is awaited on a loop other than its producer's.
                     loop.call_soon_threadsafe(wake)
 
             self.add_done_callback(completed)

@@ -292,7 +292,7 @@ class SendGate:
             self._wait(wait_ms)
 
     def _metadata_steps(self, metadata_wait: _MetadataWait) -> Generator[int, None, KafkaException | StillWaiting | None]:
-        """The waits of `_wait_for_metadata`: yields how long to wait at most, in ms, for a change of the core."""
+        """The waits of `_wait_for_metadata`: yields the maximum time to wait, in ms, for a change of the core."""
         topic, partition, started_ms, checked_version = (
             metadata_wait.topic,
             metadata_wait.partition,

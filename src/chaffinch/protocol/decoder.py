@@ -6,8 +6,8 @@ of a thousand partitions costs no Python call per structure. Only strings are co
 
 Every length is checked against the bytes left: constant widths by `struct` itself (struct.error), single bytes by indexing (IndexError),
 runs and arrays by a comparison, arrays as count <= bytes left / minimum size of an element. In addition, all structures of one message
-count against a limit, because an empty structure takes a few bytes on the wire and some hundred in memory. So do tagged fields, which take
-time, and numbers in arrays: `NUMBERS_PER_STRUCTURE` of them count as one structure.
+count against a limit, because an empty structure takes a few bytes on the wire and about a hundred in memory. So do tagged fields, which
+take time, and numbers in arrays: `NUMBERS_PER_STRUCTURE` of them count as one structure.
 """
 
 from __future__ import annotations

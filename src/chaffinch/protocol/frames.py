@@ -31,7 +31,7 @@ FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 """Kafka's default of `socket.request.max.bytes`."""
 
 CHUNK_BYTES: Final = 64 * 1024
-"""Default chunk: some hundred small requests, or four batches of 16 KiB, per read."""
+"""Default chunk: about a hundred small requests, or four batches of 16 KiB, per read."""
 
 BUSY_CHUNK_BYTES: Final = 256 * 1024
 """Chunk of a connection whose reads fill their chunk: the fixed cost of a read is a sixth of the time of batches of 16 KiB. Not the

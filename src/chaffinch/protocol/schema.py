@@ -127,7 +127,7 @@ class Message(Structure, metaclass=MessageType):
         return self.encode_after(bytearray(), version)
 
     def encode_after(self, head: bytearray, version: int) -> list[Buffer]:
-        """As `encode`, appended to `head` (frame length and header), which is the first buffer of the result."""
+        """Like `encode`, but appended to `head` (frame length and header), which is the first buffer of the result."""
         cls = type(self)
         encoder = cls._encoders.get(version)
         if encoder is None:

@@ -3,7 +3,7 @@
 Pure functions: a batch, the topic's policy, the origin and the time go in, `Accepted` or `Rejected` comes out. Bad data never raises.
 Rules, codes and counters are in `validation_rules.py`. The broker checks epochs, sequences and replicas, and maps errors for old clients.
 
-One pass of a compiled loop accepts nearly every batch. For the others a second pass finds what is wrong. A third pass collects the culprits
+One pass of a compiled loop accepts nearly every batch. For the others a second pass finds the fault. A third pass collects the culprits
 if there are many, or if the batch is small. Only culprits create Python objects.
 """
 

@@ -18,7 +18,7 @@ _SOURCE_LOST: Final = re.compile(
     r"java\.(?:io|net|nio)\.[\w.]*Exception(?:: [^\r\n]*)?(?:\s+at [^\r\n]+)+?\s+at [\w.]*\.PythonStreamingSourceRunner\."
 )
 _SOURCE_LOST_TEXT: Final = "the Python process that gives Spark the offsets of a source died"
-# An error without a tag, such as of a KafkaSink that is created or called wrongly in the user's function.
+# An error without a tag, such as that of a KafkaSink that is created or called incorrectly in the user's function.
 _CONFIG_ERROR: Final = re.compile(r"chaffinch\.errors\.ConfigException: ([^\r\n]*)")
 UNUSABLE_OUTPUT_MODE: Final = (
     'output mode update cannot be used with format("chaffinch"), because Spark refuses it for sinks in Python: write with '
@@ -34,7 +34,7 @@ _LINE_MAX: Final = 300
 
 
 def tag_of(text: str) -> ErrorTag | None:
-    """The tag in an error's text. A wrong configuration and a died Spark process get a tag; None for all other errors."""
+    """The tag in an error's text. An invalid configuration and the death of a Spark process get a tag; None for all other errors."""
     if found := tag_in(text):
         return found
     if wrong := _CONFIG_ERROR.search(text):
@@ -52,7 +52,7 @@ def config_error_of_spark(text: str) -> str | None:
     if found := _SAVE_MODE_REFUSED.search(text):
         return (
             f'mode {found[1]} cannot be used with format("chaffinch"), which only appends to a topic: call .mode("append") before '
-            ".save(); without a mode Spark takes errorifexists"
+            ".save(); without a mode Spark uses errorifexists"
         )
     return None
 
@@ -72,7 +72,7 @@ def tag_of_error(error: Exception) -> ErrorTag | None:
 
 
 def first_line(tag: ErrorTag | None, text: str) -> str:
-    """The error in one line: that of the tag, or else the first line of the text."""
+    """The error on one line: that of the tag, or else the first line of the text."""
     if tag is not None:
         return f"KAFKA[{tag.group.value}] {tag.name}: {tag.text}"
     return _short(next((line for line in _PY4J_PREFIX.sub("", text).splitlines() if line.strip()), "an error without a message"))

@@ -29,7 +29,7 @@ _SECRET: Final = re.compile(r"([^&=]*(?:key|secret|token|password|credential|sig
 # Replaces the pyarrow message, which lists a hundred searched paths the first time and none later.
 _HDFS_ADVICE: Final = (
     "pyarrow does not find the HDFS driver libhdfs.so, or the Java that it needs: install a Hadoop client and Java there, and set "
-    "HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints"
+    "HADOOP_HOME, JAVA_HOME, and CLASSPATH to the output of `hadoop classpath --glob`"
 )
 
 
@@ -124,7 +124,7 @@ class Folder:
 
     @contextmanager
     def refusing(self, what: str) -> Iterator[None]:
-        """Raise errors of the file system inside the block as a Refusal that says `what`."""
+        """Raise errors of the file system inside the block as a Refusal whose text contains `what`."""
         try:
             yield
         except OSError as error:
@@ -177,7 +177,7 @@ class Folder:
                 self.remove(found)
 
     def rename(self, name: str, new: str) -> None:
-        """Rename a finished file, over an older file. No effect if it is missing, since another process may have renamed it."""
+        """Rename a finished file, replacing an older file. No effect if it is missing, since another process may have renamed it."""
         filesystem, folder = self.opened()
         try:
             self._move(self.path(name), self.path(new))
@@ -190,7 +190,7 @@ class Folder:
             raise self.refusal(f"has a file {name} that cannot be renamed to {new}", error) from None
 
     def _move(self, source: str, target: str) -> None:
-        """Move a file over an older one. If the file system cannot replace a file, as HDFS, the older one is deleted first.
+        """Move a file, replacing an older one. If the file system cannot replace a file, like HDFS, the older one is deleted first.
 
         That is not atomic: a process that dies in between leaves neither file, and a concurrent caller may delete a file that was just
         renamed.
@@ -211,7 +211,7 @@ class Folder:
         return bool(self.opened()[0].get_file_info(path).type != fs.FileType.NotFound)
 
     def _settle(self, temporary: str, name: str) -> None:
-        """Rename a finished file, over an older one. On a local file system, sync the file before and the folder after."""
+        """Rename a finished file, replacing an older one. On a local file system, sync the file before and the folder after."""
         filesystem, folder = self.opened()
         is_local = filesystem.type_name == "local"
         if is_local:
@@ -260,7 +260,7 @@ def create_private_directory(root: str) -> None:
         os.makedirs(root, 0o700)
     found = os.lstat(root)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        seen = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}"
+        seen = f"it belongs to user {found.st_uid}, with mode {stat.filemode(found.st_mode)}"
         raise PermissionError(f"{seen}; it must be a folder of user {os.getuid()} that no other user can write to")
     os.chmod(root, 0o700)
 
@@ -303,7 +303,7 @@ def _normalized(location: str) -> str:
 
 
 def _split(location: str) -> tuple[str, str, str]:
-    """Splits a location into path, `?` and query, where pyarrow takes file system options. A local path may contain `?`."""
+    """Splits a location into path, `?` and query; the query holds pyarrow's file system options. A local path may contain `?`."""
     return location.partition("?") if "://" in location else (location, "", "")
 
 

@@ -43,7 +43,7 @@ exec {java} "$@"
 
 @exported_from("chaffinch.spark")
 class JavaNotFound(RuntimeError):
-    """There is no Java that Spark can run on. The message says in one line where it was searched and what to install."""
+    """There is no Java that Spark can run on. The message says on one line where it was searched for and what to install."""
 
 
 def find_java_home(environment: MutableMapping[str, str] | None = None) -> Path:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NAME_BYTES_MAX: Final = 1_000
 """The name and the query id form a group id and a transactional id, whose limit is 32767 bytes."""
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
-# No record of the batch is visible, or its marker shows that it is: the rows are written again without a restart of the query.
+# Errors after which no record of the batch is visible, or its marker shows that it was written: a retry needs no restart of the query.
 _RETRIED_GROUPS: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
 
 # Errors of a write whose query is stopped: its thread is interrupted or its job cancelled; the Java stack trace follows. A job that is
@@ -63,7 +63,7 @@ class KafkaSink:
     An error after which the batch can be written again is retried in place; Spark computes the rows again for each attempt.
 
     Args:
-        options: options of the sink, as for `format("chaffinch")`. With `checkpointLocation` of the query its state is stored there; with
+        options: options of the sink, as for `format("chaffinch")`. With the query's `checkpointLocation`, the state is stored there; with
             Spark Connect that option is required.
         name: distinguishes the sinks of one query, and must not change while the checkpoint is in use. At most 1000 bytes of printable
             characters. Default: the option `topic`.
@@ -71,7 +71,7 @@ class KafkaSink:
         keywords: further options, such as `kafka_acks` for `kafka.acks`.
 
     Raises:
-        ConfigException: an option, `name` or `attempts_max` is wrong, or the exception handler cannot be imported or created in this
+        ConfigException: an option, `name` or `attempts_max` is invalid, or the exception handler cannot be imported or created in this
             process.
     """
 
@@ -84,7 +84,7 @@ class KafkaSink:
         **keywords: Unpack[KafkaSinkOptions],
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
-            text = f"options cannot be a {type(options).__name__}: they must be a mapping of names to values"  # Which may be secret.
+            text = f"options cannot be a {type(options).__name__}: they must be a mapping of names to values"  # Values may be secret.
             raise ConfigException(text)
         if wrong := [option for option in options or {} if not isinstance(option, str)]:
             raise ConfigException(f"an option has the name {wrong[0]!r}, which is not a string")
@@ -93,7 +93,7 @@ class KafkaSink:
         given = {**(options or {}), **keywords}
         refuse_own_options(given)
         self._options = {option: to_conf_string(f"option {option}", value) for option, value in given.items() if value is not None}
-        if not self._options:  # Without options `SinkOptions.parse` would report those that Spark does not pass on.
+        if not self._options:  # For its error: `SinkOptions.parse` would advise about options that Spark does not pass on.
             SINK.parse({})
         if not _is_integer(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
@@ -130,7 +130,7 @@ class KafkaSink:
             if not fits:
                 text = f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
                 raise invalid(ConfigException(text))  # It ends a query, so it needs a tag.
-        if (version := getattr(self, "_made_with", EARLIER)) != VERSION:  # The version of the client, with Spark Connect.
+        if (version := getattr(self, "_made_with", EARLIER)) != VERSION:  # With Spark Connect, this is the version of the client.
             raise versions_differ(host(), VERSION, version)
         options = self._batch_options(self.name, batch_id)
         context = _context_of(frame)
@@ -155,7 +155,7 @@ class KafkaSink:
         checkpoint = Folder(located_at, "checkpointLocation")
         metadata = checkpoint.read("metadata")
         if metadata is None:
-            reason = "has no file metadata"
+            reason = "has no metadata file"
         elif checkpoint.below("offsets").read(str(batch_id)) is None:  # Spark writes this file before a batch
             reason = f"has no batch {batch_id}"
         elif checkpoint.below("commits").read(str(batch_id)) is not None:  # and this one after it.
@@ -164,23 +164,25 @@ class KafkaSink:
             try:
                 return str(json.loads(metadata)["id"])
             except (ValueError, KeyError, TypeError):
-                reason = f"has a file metadata that is damaged ({metadata[:80]!r})"
+                reason = f"has a damaged metadata file ({metadata[:80]!r})"
         raise _unknown(f"checkpointLocation={checkpoint.shown} {reason}: set it to the checkpoint of the query that calls the KafkaSink")
 
     def _claim_batch(self, run_id: str | None, batch_id: int) -> None:
         """Reserve the batch for this sink. Raises Refusal if another sink has its name or transactional id.
 
-        Two outputs under one name would read each other's marker, and the rows of the second would be lost.
+        Two outputs with the same name would read each other's marker, and the rows of the second would be lost.
         """
         with _claims_lock:
             own_id = self._transactional_id
             if own_id is not None and (owner := _transactional_id_owners.setdefault((run_id, own_id), self.name)) != self.name:
-                text = f"option kafka.transactional.id cannot be {own_id!r} here: the sink {owner!r} of this query has it, and each has "
-                raise invalid(ConfigException(text + "transactions of its own; give each another one, or leave it out"))
+                text = (
+                    f"option kafka.transactional.id cannot be {own_id!r} here: the sink {owner!r} of this query uses it, and each sink has "
+                )
+                raise invalid(ConfigException(text + "its own transactions; give each a different one, or leave it out"))
             if _claimed_batches.get((run_id, self.name)) == batch_id:
                 text = f"batch {batch_id} was already given to a sink named {self.name!r}, which would treat its rows as written"
                 raise Refusal(
-                    Group.INVALID_CONFIGURATION, "DUPLICATE_OUTPUT", f"{text}; give each output a name of its own, KafkaSink(..., name=...)"
+                    Group.INVALID_CONFIGURATION, "DUPLICATE_OUTPUT", f"{text}; give each output its own name, KafkaSink(..., name=...)"
                 )
             _claimed_batches[run_id, self.name] = batch_id
 
@@ -217,7 +219,7 @@ def _run_of(session: SparkSession, context: SparkContext) -> str:
     """The run id of the calling query."""
     query_id = context.getLocalProperty(_QUERY_PROPERTY)
     if query_id is None:
-        text = "a KafkaSink was called outside of foreachBatch, or in another thread than the one that foreachBatch calls"
+        text = "a KafkaSink was called outside of foreachBatch, or in a thread other than that of the foreachBatch function"
         raise _unknown(f"{text}: the query of the rows cannot be determined there")
     found = run_in(context.getLocalProperty(DESCRIPTION_PROPERTY) or "")
     if found is not None:

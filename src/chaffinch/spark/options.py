@@ -67,7 +67,7 @@ _CHECKED_IDLE: Final = (
 
 
 def kafka_options(options: Iterable[Option], *names: str) -> tuple[Option, ...]:
-    """Options of a client's table with the prefix `kafka.`: those of these names, or all."""
+    """Options of a client's table with the prefix `kafka.`: those with these names, or all."""
     return tuple(replace(option, name=KAFKA_PREFIX + option.name) for option in options if not names or option.name in names)
 
 
@@ -119,11 +119,11 @@ def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
 def hints(names: Iterable[str], side: str, known: Iterable[str]) -> dict[str, str]:
     """Hints for those of the names that are not `known` here. `side`: the side that they belong to."""
     other_side = "source" if side == "sink" else "sink"
-    return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; leave it out of the {other_side}'s")
+    return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; remove it from the {other_side}")
 
 
 def _refuse_duplicates(options: Iterable[str]) -> None:
-    """Raises ConfigException for an option that is given in two cases; Spark itself would use the last."""
+    """Raises ConfigException for an option that is given in lower and upper case; Spark itself would use the last."""
     seen: dict[str, str] = {}
     for name in options:
         if (first := seen.setdefault(name.lower(), name)) != name:

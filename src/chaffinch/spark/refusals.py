@@ -1,6 +1,6 @@
 """Error messages with tags: `Refusal` and its text, and `tag_in`, which finds the tag in Spark's text (decision 43).
 
-Spark passes only the text of an error on, so each text begins with a tag: `KAFKA[<group>] <NAME>: <one line>`. Pure.
+Spark passes on only the text of an error, so each text begins with a tag: `KAFKA[<group>] <NAME>: <one line>`. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chaffinch.public_names import exported_from
 _TAG: Final = re.compile(rf"KAFKA\[({'|'.join(group.value for group in Group)})\] ([A-Za-z][A-Za-z0-9_]*): ([^\r\n]*)")
 TEXT_CHARACTERS_MAX: Final = 1000
 """Messages of brokers can be 32 KiB long."""
-# In a quoted text, as by repr() or JSON, line ends are escaped, also before the tag, and a backslash is doubled.
+# If the text is quoted, as by repr() or JSON, backslashes are doubled and line ends are escaped, including those before the tag.
 _QUOTED_REST: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\n.*")
 _QUOTED: Final = re.compile(r"\\([\\'\"])")
 _STATES: Final = re.compile(r"(?: SQLSTATE: \w+)+\s*$")
@@ -28,7 +28,7 @@ _STATES: Final = re.compile(r"(?: SQLSTATE: \w+)+\s*$")
 
 
 class Kind(Enum):
-    """What was run when the error occurred; it decides the wording of the advice."""
+    """The kind of run in which the error occurred; it determines the wording of the advice."""
 
     QUERY = "a streaming query"
     BATCH = "a read, or a batch write without a token"
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 class Remedy(Enum):
-    """What the user does about an error."""
+    """How the user can resolve an error."""
 
     AGAIN = "no record of it is visible: run it again"
     LOOK = "it is unknown whether it was written"
@@ -52,10 +52,10 @@ ADVICE: Final = {
     Remedy.LOOK: {
         Kind.QUERY: "start the query again: it reads the marker, and writes the batch only if it was not written",
         Kind.BATCH: "check the topic before you run it again; with an idempotencyToken nothing would be written twice",
-        Kind.BATCH_ONCE: "run it again: it reads the marker, nothing is written twice",
+        Kind.BATCH_ONCE: "run it again: it reads the marker, so nothing is written twice",
     },
     Remedy.CORRECT: {
-        Kind.QUERY: "correct the data, the options or the topic, a restart alone fails again",
+        Kind.QUERY: "correct the data, the options or the topic; a restart alone does not help",
         Kind.BATCH: "correct the data, the options or the topic",
         Kind.BATCH_ONCE: "correct the data, the options or the topic",
     },
@@ -67,7 +67,7 @@ REMEDIES: Final = {
     Group.APPLICATION_RECOVERABLE: Remedy.AGAIN,
     Group.INVALID_CONFIGURATION: Remedy.CORRECT,
 }
-"""Remedies for errors of Kafka that have none of their own."""
+"""Remedies for Kafka errors without a specific one."""
 
 
 class _Headline(Exception):
@@ -78,7 +78,7 @@ class _Headline(Exception):
 class Refusal(Exception):
     """Error of a batch that must not or cannot be written. `name` is an error name of Kafka or Chaffinch; the text is one line.
 
-    The text begins with the class in brackets, because Spark passes only text on (decision 43), and ends with the remedy. `remedy` is
+    The text begins with the group in brackets, because Spark passes on only the text (decision 43), and ends with the remedy. `remedy` is
     None if `reason` already contains it.
     """
 
@@ -113,7 +113,7 @@ class ErrorTag:
     Attributes:
         group: the error group of KIP-1050.
         name: the error name, such as INVALID_RECORD.
-        text: the message in one line, without the tag.
+        text: the message on one line, without the tag.
     """
 
     group: Group
@@ -166,12 +166,12 @@ def line_first() -> Iterator[None]:
 
 
 def invalid(error: ConfigException) -> Refusal:
-    """The Refusal of a wrong configuration."""
+    """The Refusal for an invalid configuration."""
     return Refusal(Group.INVALID_CONFIGURATION, "CONFIG", str(error))
 
 
 def refusal_of(error: KafkaException) -> Refusal:
-    """The Refusal of a client's exception: group, name, API and partition, reason, and advice for a query."""
+    """The Refusal for a client's exception: group, name, API and partition, reason, and advice for a query."""
     if not isinstance(error, ApiException):
         return advised(error.group, type(error).__name__, str(error))
     what = f"{error.api} " if error.api else ""
@@ -181,11 +181,11 @@ def refusal_of(error: KafkaException) -> Refusal:
 
 
 def refusal_for(code: ErrorCode, text: str) -> Refusal:
-    """The Refusal of an error code of a broker."""
+    """The Refusal for an error code of a broker."""
     return advised(code.group, code.name, text)
 
 
 def advised(group: Group, name: str, text: str) -> Refusal:
-    """A Refusal that ends with the advice of its group. By KIP-1050 an error without a group is application-recoverable."""
+    """A Refusal that ends with the advice of its group. According to KIP-1050 an error without a group is application-recoverable."""
     known = Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
     return Refusal(known, name, text, REMEDIES[known])

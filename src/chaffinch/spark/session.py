@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Shortens the Python traceback of a worker in errors to the frames outside Spark.
 _COMMON_CONFIG: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
 _DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_COMMON_CONFIG}
-# Argument -> (pattern of the values that Spark takes, description). Checked here, because for a wrong master Spark only reports that
+# Argument -> (pattern of the values that Spark accepts, description). Checked here, because for a wrong master Spark only reports that
 # Java has ended, and for a wrong server that packages are missing.
 _LOCATIONS: Final[Mapping[str, tuple[str, str]]] = {
     "master": (
@@ -51,15 +51,15 @@ def session(
     config: Mapping[str, object] | None = None,
     check: bool = True,
 ) -> SparkSession:
-    """Get or create a SparkSession in which the format ``chaffinch`` is known.
+    """Get or create a SparkSession in which the format ``chaffinch`` is registered.
 
     In this process ``start()`` then refuses output mode update for the format, and ``save()`` explains a missing ``mode("append")``;
-    Spark's own errors come later, or name no way out.
+    otherwise Spark reports these errors later, or without a remedy.
 
     Sets ``JAVA_HOME`` of this process, and ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` unless they are set. If it fails, these
     variables are restored.
 
-    - In another thread than the first one it returns the same session, and enables writes in the format from that thread.
+    - In a thread other than the first one it returns the same session, and enables writes in the format from that thread.
     - Concurrent calls run one after another. Code that changes these variables in another way during a call may lose its changes.
     - Ctrl-C, or a SIGTERM whose handler raises, first ends the Java that is being started.
 
@@ -70,17 +70,17 @@ def session(
         remote: a Spark Connect server, such as ``sc://host:15002``. Default: the environment variable ``SPARK_REMOTE``. Java and Python are
             then those of the server.
         config: Spark configuration, in addition to a few defaults: names to strings, numbers, paths or booleans; None values are skipped.
-        check: run a small job on a cluster to check that its workers have the packages of the format, or check that a server knows the
+        check: run a small job on a cluster to check that its workers have the packages of the format, or check that a server supports the
             format.
 
     Returns:
         The session: an existing one of this process, or a new one.
 
     Raises:
-        ConfigException: an argument is wrong.
-        JavaNotFound: there is no Java of version 17 or newer; the message says what to install.
+        ConfigException: an argument is invalid.
+        JavaNotFound: there is no Java of version 17 or newer; the message names the package to install.
         ModuleNotFoundError: PySpark is not installed.
-        WorkersUnfit: a worker or the server lacks a package or has another version.
+        WorkersUnfit: a worker or the server lacks a package or has a different version.
     """
     from chaffinch.errors import ConfigException
 
@@ -234,8 +234,8 @@ def _configured(builder: SparkSession.Builder, config: Mapping[str, str]) -> Spa
 def activate_session() -> None:
     """Make the session of the process the active one of this thread, unless it has one. No effect with Spark Connect.
 
-    Spark looks up Python data sources in the active session of the thread (`DataSource.lookupDataSource`; reads use the session that
-    reads). Only the thread that started a session has one: a write in another thread would not find the format.
+    Spark looks up Python data sources in the active session of the thread (`DataSource.lookupDataSource`; a read uses the session that it
+    was called on). Only the thread that started a session has one: a write in another thread would not find the format.
     """
     from pyspark.sql import SparkSession
 

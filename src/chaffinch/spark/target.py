@@ -136,7 +136,7 @@ def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
 def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
     """Refuse zstd if the broker is older than Apache Kafka 2.1, which does not support it; otherwise the commit would fail.
 
-    A response without versions refuses nothing. The other codecs are older than the record format, so they need no check.
+    A response without versions counts as support. The other codecs are older than the record format, so they need no check.
     """
     if codec != "zstd":
         return
@@ -148,7 +148,7 @@ def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
     known = [found.max_version for found in answer.api_keys if found.api_key == api_of(ProduceRequest).key]
     if answer.error_code == codes.NONE.number and known and max(known) < FIRST_VERSION_WITH_ZSTD:
         brokers = ", ".join(str(address) for address in client.cluster.nodes.values())
-        found = f"kafka.compression.type=zstd is not supported by a broker of {brokers}, it needs Apache Kafka 2.1"
+        found = f"kafka.compression.type=zstd is not supported by a broker of {brokers}; it requires Apache Kafka 2.1"
         advice = "choose lz4, snappy, gzip or none"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.UNSUPPORTED_COMPRESSION_TYPE.name, f"{found}: {advice}")
 

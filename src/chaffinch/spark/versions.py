@@ -25,7 +25,7 @@ class NewerFormat(ValueError):
     """A file or record has a format of a later version of Chaffinch."""
 
     def __init__(self, version: int, known: int) -> None:
-        super().__init__(f"it has format version {version}, this Chaffinch knows versions up to {known}")
+        super().__init__(f"it has format version {version}, this Chaffinch supports versions up to {known}")
 
     def refusal(self, what: str) -> Refusal:
         """The error as a Refusal. `what`: which file or record it is."""

@@ -47,7 +47,7 @@ def without_archives(path: Sequence[str]) -> list[str]:
     """The path without the archives of Spark, if the same PySpark, and py4j, are found without them; otherwise unchanged.
 
     The archives cannot move to the end of the path: since Python 3.13 `pkgutil.iter_modules`, with which Spark finds data sources,
-    raises KeyError for an archive without imports since `importlib.invalidate_caches`, which Spark calls first.
+    raises KeyError for an archive from which nothing was imported after `importlib.invalidate_caches`, which Spark calls first.
     """
     archives = [entry for entry in path if Path(entry).suffix == ".zip" and Path(entry).parts[-4:-1] == ("pyspark", "python", "lib")]
     others = [entry for entry in path if entry not in archives]

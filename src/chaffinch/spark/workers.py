@@ -48,7 +48,7 @@ _ADVICE: Final = (
     ),
     (
         r"DATA_SOURCE_NOT_FOUND.*?chaffinch",
-        "Spark does not find the format chaffinch: in another thread than the one that started the session, call session() before a write; "
+        "Spark does not find the format chaffinch: in a thread other than the one that started the session, call session() before a write; "
         "otherwise the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
     ),
     (
@@ -133,7 +133,7 @@ def check_server(spark: SparkSession, remote: str) -> None:
 
 
 def unfit(workers: Iterable[Worker], version: str = VERSION) -> str | None:
-    """The first problem of a worker, in one line; None if there is none."""
+    """The first problem of a worker, on one line; None if there is none."""
     for worker in sorted(workers, key=lambda each: each.host):
         where = f"the worker's Python {worker.executable} on {worker.host}"
         missing = [name for name in NEEDED if worker.versions.get(name) is None]

@@ -69,7 +69,7 @@ class BackgroundIo:
 
 
 def free(descriptor: int) -> None:
-    """Truncate an unlinked file step by step, so that a sync of another file waits for one step at most."""
+    """Truncate an unlinked file step by step, so that a sync of another file waits for at most one step."""
     found = os.fstat(descriptor)
     if found.st_nlink == 0:  # Otherwise another hard link, such as a backup, needs the data.
         # Truncate at page boundaries of any page size. A page that is cut in two is zeroed after the cut, and a socket may still be sending

@@ -56,7 +56,7 @@ class BatchScan:
             chunk = memoryview(self._file.read(start, min(max(needed, CHUNK_BYTES), self._end - start)))
 
     def _fault(self, header: BatchHeader) -> str | None:
-        """What is wrong with the header, except for its CRC; None if nothing. Fields that decide how much is read are checked first."""
+        """The fault of the header, except for its CRC; None if there is none. Fields that decide how much is read are checked first."""
         if header.magic != MAGIC:
             return f"magic {header.magic} where a batch of format {MAGIC} is expected"
         if header.length + LENGTH_END < HEADER_BYTES or header.last_offset_delta < 0:

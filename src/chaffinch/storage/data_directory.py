@@ -174,6 +174,6 @@ def _read(file_system: FileSystem, name: str) -> tuple[int, str]:
         raise DataDirectoryError(
             path,
             "use",
-            f"the directory has format version {version}, this Chaffinch knows versions up to {FORMAT_VERSION}: use a newer one",
+            f"the directory has format version {version}, this Chaffinch supports versions up to {FORMAT_VERSION}: use a newer one",
         )
     return version, fields["cluster.id"]

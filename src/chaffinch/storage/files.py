@@ -66,7 +66,7 @@ class NewerFormat(StorageError):
     """A file in a format that a later version of Chaffinch wrote and this one does not know. Nothing was changed."""
 
     def __init__(self, path: str, version: int, known: int) -> None:
-        super().__init__(path, "read", f"it has format version {version}, this Chaffinch knows versions up to {known}: use a newer one")
+        super().__init__(path, "read", f"it has format version {version}, this Chaffinch supports versions up to {known}: use a newer one")
 
 
 class Lock(Protocol):

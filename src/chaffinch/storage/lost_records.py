@@ -74,7 +74,7 @@ class _LossyRecovery(Recovery):
     lost: list[tuple[int, int]]
 
     def run_up_to(self, expected_end: int) -> RecoveredLog:
-        """Recover the remaining records; afterwards the log ends at `expected_end` at least. Durable on return."""
+        """Recover the remaining records; afterwards the log ends at or after `expected_end`. Durable on return."""
         self.lost = []
         first = self._bases[0] if self._bases else expected_end
         if first > self._state.log_start_offset:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import cast
 
-STATFS_BYTES_MAX = 256  # Size of struct statfs, at most: 120 on common machines; see statfs(2).
+STATFS_BYTES_MAX = 256  # Upper limit of the size of struct statfs: 120 on common machines; see statfs(2).
 
 
 def from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:

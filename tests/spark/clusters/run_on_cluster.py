@@ -133,7 +133,7 @@ class TestStandalone:
         text = found["batch_unshared"]["error"]
         assert "KAFKA[InvalidConfiguration] STAGING_NOT_SHARED" in text
         assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
-        assert f"the file {probe_file_name()} there, which the driver has written" in text
+        assert f"the file {probe_file_name()} that the driver has written there" in text
         assert broker.read("batch_unshared").num_rows == 0
 
 

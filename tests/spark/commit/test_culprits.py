@@ -243,7 +243,7 @@ class TestFailures:
         """Two InitProducerId at the same time: Kafka returns a fencing error to one of them, although it sent no epoch."""
         broker, query = self.plain()
         broker.core.faults.add(api="InitProducerId", error=error, count=1)
-        with pytest.raises(Refusal, match="nothing of it is visible") as caught:
+        with pytest.raises(Refusal, match="no rows of the batch are visible") as caught:
             query.commit(0)
         assert caught.value.group in (Group.APPLICATION_RECOVERABLE, Group.TRANSACTION_ABORTABLE)
         query.run()

@@ -83,7 +83,7 @@ def test_leader_without_response_fails_the_batch() -> None:
         run_search(Search(), [A], [B], never)
     assert caught.value.remedy is Remedy.AGAIN
     assert "DescribeProducers of t: retried for 60000 ms (kafka.max.block.ms)" in str(caught.value)
-    assert "b:9092: connection closed; nothing of it is visible" in str(caught.value)
+    assert "b:9092: connection closed; no rows of the batch are visible" in str(caught.value)
 
 
 def test_deleted_partitions_end_the_wait() -> None:

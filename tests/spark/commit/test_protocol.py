@@ -147,7 +147,7 @@ def test_transaction_timeout_at_each_operation(at: int) -> None:
 def test_fenced_driver_with_unchanged_marker_may_restart() -> None:
     broker, query = two_batches()
     at = query_operation(Step.PUSH)
-    with pytest.raises(Refusal, match=r"nothing of it is visible; .*; start the query again") as caught:
+    with pytest.raises(Refusal, match=r"no rows of the batch are visible; .*; start the query again") as caught:
         query.run(Cut(at=at, how="during", during=lambda: broker.pass_time(120_000)))
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
@@ -235,7 +235,8 @@ def test_driver_fenced_after_commit_succeeds_by_marker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "text"), [(Step.PUSH, "nothing of it is visible"), (Step.END_TRANSACTION, "it is unknown whether the batch is written")]
+    ("step", "text"),
+    [(Step.PUSH, "no rows of the batch are visible"), (Step.END_TRANSACTION, "it is unknown whether the batch is written")],
 )
 def test_fenced_driver_without_marker_reports_known_facts(step: Step, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
@@ -392,8 +393,8 @@ class TestMarker:
     @pytest.mark.parametrize(
         ("metadata", "text"),
         [
-            ("not a marker", "that is not a marker of Chaffinch"),
-            ('{"version":9}', "FORMAT_NEWER: the marker that group chaffinch-q .* has format version 9, this Chaffinch knows versions"),
+            ("not a marker", "that is not a Chaffinch marker"),
+            ('{"version":9}', "FORMAT_NEWER: the marker that group chaffinch-q .* has format version 9, this Chaffinch supports versions"),
         ],
     )
     def test_foreign_offset_in_group_is_refused(self, metadata: str, text: str) -> None:
@@ -439,7 +440,7 @@ class TestBatchWrites:
     @pytest.mark.parametrize(
         ("step", "remedy", "text", "written"),
         [
-            (Step.PUSH, Remedy.AGAIN, "nothing of it is visible", []),
+            (Step.PUSH, Remedy.AGAIN, "no rows of the batch are visible", []),
             (Step.END_TRANSACTION, Remedy.LOOK, "whether the rows are written is not known; check the topic before", FIRST_ROWS),
         ],
     )

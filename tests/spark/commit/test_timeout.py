@@ -47,11 +47,11 @@ class TestTimeouts:
         ("limit_ms", "given_ms", "text"),
         [
             (900_000, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms of 900000: "
-             "give kafka.transaction.timeout.ms at most 900000, leave it out, or raise the broker's"),
+             "set kafka.transaction.timeout.ms to at most 900000, leave it out, or raise the broker's limit"),
             (None, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms: "
-             "give kafka.transaction.timeout.ms a smaller value, leave it out, or raise the broker's"),
+             "set kafka.transaction.timeout.ms to a smaller value, leave it out, or raise the broker's limit"),
             (None, None, "a transaction of 60000 ms, as this batch needs, is more than the broker's transaction.max.timeout.ms allows: "
-             "raise that, or set kafka.transaction.timeout.ms to what it allows"),
+             "raise that limit, or set kafka.transaction.timeout.ms to at most that"),
         ],
     )  # fmt: skip
     def test_timeout_refused_by_broker_reports_value_limit_and_option(self, limit_ms: int | None, given_ms: int | None, text: str) -> None:

@@ -72,7 +72,7 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"onMissingMarker": "skip"}, "one of fail, write"),
         ({"errors__tolerance": "all"}, "needs a destination for the bad rows"),
         ({"errors__tolerance__max": "5"}, "needs errors.tolerance=all"),
-        ({"stagingLocation": "~/s"}, "option stagingLocation cannot be '~/s': ~ has no meaning here, give the full path"),
+        ({"stagingLocation": "~/s"}, "option stagingLocation cannot be '~/s': ~ has no meaning here; give the full path"),
         (
             {"errors__tolerance": "all", "errors__dead__letter__path": "~"},
             "option errors.dead.letter.path cannot be '~': ~ has no meaning here",
@@ -84,7 +84,10 @@ def test_names_are_found_without_regard_to_case() -> None:
         ({"kafka__compression__gzip__level": "0"}, "it must be at least -1 and at most 9 and not 0"),
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
         ({"idempotencyToken": "t"}, "is for batch writes"),
-        ({"topic": "a,b"}, "option topic cannot be 'a,b': it is a single topic; leave it out if rows name their topics in a column topic"),
+        (
+            {"topic": "a,b"},
+            "option topic cannot be 'a,b': it must be a single topic; leave it out if rows name their topics in a topic column",
+        ),
         ({"kafka__ssl__truststore__password": "x"}, "truststores are PEM files, which have no password"),
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
     ],
@@ -191,7 +194,7 @@ def test_a_share_is_exact(bad: int, all_rows: int, cap: str) -> None:
 
 
 def test_without_a_topic_the_marker_needs_one() -> None:
-    with pytest.raises(ConfigException, match="markerTopic an existing topic"):
+    with pytest.raises(ConfigException, match="set markerTopic to an existing topic"):
         SinkOptions.parse({"kafka.bootstrap.servers": "a:1"}, is_stream=True)
     assert SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "markerTopic": "m"}, is_stream=True).topic is None
 
@@ -204,7 +207,7 @@ def test_batch_write_without_token_needs_no_marker_topic(caplog: pytest.LogCaptu
     assert not caplog.records
     assert SinkOptions.parse({**servers, "markerTopic": "m"}, is_stream=False).marker_topic is None
     assert "options without effect on a batch write without idempotencyToken, which has no marker: markerTopic" in caplog.text
-    with pytest.raises(ConfigException, match="markerTopic an existing topic"):
+    with pytest.raises(ConfigException, match="set markerTopic to an existing topic"):
         SinkOptions.parse({**servers, "idempotencyToken": "x"}, is_stream=False)
     assert SinkOptions.parse({**servers, "idempotencyToken": "x", "markerTopic": "m"}, is_stream=False).marker_topic == "m"
 
@@ -285,7 +288,7 @@ class TestColumns:
     @pytest.mark.parametrize("name", ["key", "value", "headers", "timestamp", "partition", "topic"])
     def test_reason_column_is_no_part_of_the_record(self, name: str) -> None:
         given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "errors.column": name}
-        with pytest.raises(ConfigException, match=f"errors.column cannot be '{name}': that column is a part of the record; name another"):
+        with pytest.raises(ConfigException, match=f"errors.column cannot be '{name}': that column is part of the record; choose another"):
             SinkOptions.parse(given, is_stream=True)
 
     def test_topic_option_or_column_is_required(self) -> None:

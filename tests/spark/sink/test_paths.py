@@ -144,8 +144,8 @@ class TestCheckpoint:
     def test_invisible_checkpoint_is_logged_with_possible_causes(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert paths_of(checkpointLocation=f"file:{tmp_path}/other").checkpoint(FACTS) is None
         assert (
-            f"checkpointLocation has no file metadata where the sink looks for it, in file:{tmp_path}/other: it is not the "
-            "query's checkpoint, or is on a file system that only Hadoop knows"
+            f"checkpointLocation has no metadata file where the sink looks for it, in file:{tmp_path}/other: it is not the "
+            "query's checkpoint, or is on a file system that only Hadoop supports"
         ) in caplog.text
 
     @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
@@ -266,5 +266,5 @@ class TestNotShared:
 
     def test_checkpoint_invisible_to_executor(self, tmp_path: Path) -> None:
         text = self.refused(paths_of(checkpointLocation=str(tmp_path)))
-        assert "STAGING_NOT_SHARED: task 7 on host-b does not see the checkpoint that Spark writes: checkpointLocation has no file" in text
+        assert "task 7 on host-b does not see the checkpoint that Spark writes: checkpointLocation has no metadata file" in text
         assert "set stagingLocation" in text

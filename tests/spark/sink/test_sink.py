@@ -418,7 +418,7 @@ class TestRefusals:
         (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 9, "batches": []}')
         text = (
             r"FORMAT_NEWER: the file state\.json in checkpointLocation=.*chaffinch cannot be read: it has format version 9, "
-            "this Chaffinch knows versions up to 1; use the version of Chaffinch that wrote it, or a newer one"
+            "this Chaffinch supports versions up to 1; use the version of Chaffinch that wrote it, or a newer one"
         )
         with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)

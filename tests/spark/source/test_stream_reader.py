@@ -355,7 +355,7 @@ def test_checkpoint_of_spark_kafka_source_is_continued(kafka: SimpleNamespace) -
 
 @pytest.mark.parametrize("fields", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
 def test_checkpoint_of_other_source_is_refused(kafka: SimpleNamespace, fields: int | Mapping[str, Any]) -> None:
-    text = "CONFIG: the checkpoint was written by another source, it has no offsets of topics but "
+    text = "CONFIG: the checkpoint was written by another source: instead of topic offsets it has "
     for asked in (partial(kafka.stream().latestOffset, fields), partial(kafka.stream().partitions, fields, fields)):
         with pytest.raises(Refusal, match=re.escape(text + json.dumps(fields))):
             asked()

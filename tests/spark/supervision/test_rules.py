@@ -88,7 +88,7 @@ def test_wrong_limits_are_refused(name: str, value: Any) -> None:
          f"KAFKA[InvalidConfiguration] CONFIG: {UNUSABLE_OUTPUT_MODE}"),
         ('[UNSUPPORTED_DATA_SOURCE_SAVE_MODE] The data source "chaffinch" cannot be written in the "Ignore" mode. Please use either',
          'KAFKA[InvalidConfiguration] CONFIG: mode Ignore cannot be used with format("chaffinch"), which only appends to a topic: call '
-         '.mode("append") before .save(); without a mode Spark takes errorifexists'),
+         '.mode("append") before .save(); without a mode Spark uses errorifexists'),
         ("requirement failed: parquet does not support Update mode.", "requirement failed: parquet does not support Update mode."),
         ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
         ("An error occurred while calling o9.start.\n: java.io.IOException: mkdir failed\n at y", "java.io.IOException: mkdir failed"),

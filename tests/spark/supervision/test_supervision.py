@@ -103,7 +103,7 @@ def test_failed_query_restarts_after_growing_pauses(clock: SimpleNamespace) -> N
     ("error", "tag", "text"),
     [
         (INVALID, "ROWS_REJECTED",
-         f"{INVALID}; not started again: a restart alone fails again: correct the data, the options or the topic"),
+         f"{INVALID}; not started again: a restart alone does not help: correct the data, the options or the topic"),
         (TAKEN, "ANOTHER_WRITER",
          f"{TAKEN}; not started again: another query has taken over this checkpoint: after a restart each would fence the other again"),
         ("[DIVIDE_BY_ZERO] Division by zero.\n at z", None,

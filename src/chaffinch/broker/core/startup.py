@@ -239,7 +239,7 @@ class TransactionParticipants:
 
 
 WARNED_NAMES_MAX: Final = 5
-"""Topics named in one line; others are counted."""
+"""Topics named on one line; others are counted."""
 
 
 def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str]:

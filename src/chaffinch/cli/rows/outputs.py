@@ -72,7 +72,7 @@ def _match_descriptor(path: str) -> re.Match[str] | None:
 
 @contextmanager
 def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]:
-    """As `open_output`, but the old file stays until `publish` replaces it, and stays if `publish` is not called.
+    """Like `open_output`, but the old file stays until `publish` replaces it, and stays if `publish` is not called.
 
     Pipes, devices and files that cannot be replaced are written in place, as well as a file that `is_followed` while it grows.
     """

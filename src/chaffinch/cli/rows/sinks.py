@@ -61,8 +61,7 @@ def format_of(path: str | None, option: str) -> str:
     if found or (os.path.exists(str(path)) and not os.path.isfile(str(path))):
         return found or "lines"
     raise ConfigException(
-        f"{option} {path!r}: unknown suffix {suffix}: known are {', '.join(SUFFIXES)}; "
-        f"or give the format with --format: {', '.join(FORMATS)}"
+        f"{option} {path!r}: unknown suffix {suffix}, known: {', '.join(SUFFIXES)}; or give the format with --format: {', '.join(FORMATS)}"
     )
 
 
@@ -109,7 +108,7 @@ class TextSink:
 
 
 def lines(key_separator: str | None, null_marker: str) -> Callable[[pa.RecordBatch], pa.Array]:
-    """A function for lines of value and line feed, preceded by key and separator if one is given. Null becomes `null_marker`."""
+    """A function that returns a line per record: the value, preceded by key and separator if one is given. Null becomes `null_marker`."""
     separator = None if key_separator is None else pa.scalar(key_separator.encode(), pa.binary())
     null = pa.scalar(null_marker.encode(), pa.binary())
 

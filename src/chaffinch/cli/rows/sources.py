@@ -67,7 +67,7 @@ class QuoteTracker:
         position = 1
         if self.open_line is not None:
             rest = _INSIDE.match(text, 1)
-            assert rest is not None, "it matches nothing too"
+            assert rest is not None, "it also matches the empty string"
             position = rest.end()
             self.open_line = None if rest[1] else self.open_line
         if self.open_line is None:
@@ -193,7 +193,7 @@ def _text_table(records: Sequence[TextRecord]) -> pa.Table:
 
 
 def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None) -> Iterator[Piece]:
-    """Read rows after a header line. Columns: key, value, headers, timestamp, partition; any with `key_field`, the row is the value then.
+    """Read rows after a header line. Columns: key, value, headers, timestamp, partition; with `key_field` any, and rows become values.
 
     An unquoted field that is empty, or equal to `null_marker` if given, is null. The first row has the number 1.
     """

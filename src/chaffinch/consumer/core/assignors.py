@@ -187,7 +187,7 @@ def assign_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
 
 
 def assign_cooperative_sticky(members: Members, counts: Mapping[str, int]) -> Assignment:
-    """As `assign_sticky`, but a partition that moves is left out until its owner has revoked it."""
+    """Like `assign_sticky`, but a partition that moves is left out until its owner has revoked it."""
     claims = {}
     for member, subscription in members.items():
         # Members without KIP-792 report their generation in the user data.

@@ -166,7 +166,7 @@ class ConsumerCore:
 
     def drain(self, steady_ms: int) -> list[Effect]:
         """Do what is due, and return the effects; called after every call of the methods below."""
-        self.recreated_topics.drop_outdated()  # For partitions assigned since.
+        self.recreated_topics.drop_outdated()  # For partitions that have been assigned since then.
         self._watch_topics()
         self.metadata_watch.advance(steady_ms)
         if self.group is not None:

@@ -194,7 +194,7 @@ def _skip_headers(reader: _Reader) -> tuple[int, int]:
     """Start of the headers, and their number."""
     at = reader.position
     count = reader.number(Fault.HEADER_COUNT)
-    # A header takes two bytes at least.
+    # A header takes at least two bytes.
     if not 0 <= count <= (reader.end - reader.position) // 2:
         raise _Malformed(Fault.HEADER_COUNT, at)
     start = reader.position

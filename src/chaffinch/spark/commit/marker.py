@@ -69,7 +69,7 @@ class Remembered:
     counts: BatchCounts | None = None
     """Counts of the batch; None before it is finished, and from versions that recorded none."""
     is_without_marker: bool = False
-    """Its rows were sent by tasks: a marker in Kafka, if any, is of an older batch."""
+    """Its rows were sent by tasks: a marker in Kafka, if any, belongs to an older batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class CheckpointState:
         )
 
     def still_existing(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:
-        """`written_to` without topics that were recreated since. `ids`: the current topic ids."""
+        """`written_to` without topics that have since been recreated. `ids`: the current topic ids."""
         recreated = created_again(self.topic_ids, ids)
         return self.written_to and tuple(where for where in self.written_to if where.topic not in recreated)
 

@@ -3,8 +3,8 @@
 Plain data, no PySpark: `sink/writers.py` wraps a `TaskOutcome` in PySpark's message class. All of it can be pickled and is small: a message
 contains at most `INLINE_BYTES_MAX` of record bytes per task, the rest is in files (decision 36).
 
-Kafka errors travel as a `Failure` and are raised in `commit()`: raised in `write()` they would use up Spark's task retries, and reach the
-user without their class (decision 43).
+Kafka errors travel as a `Failure` and are raised in `commit()`: if raised in `write()`, they would use up Spark's task retries, and reach
+the user without their class (decision 43).
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class TaskOutcome:
     dropped_by_code: Mapping[str, int] = field(default_factory=dict)
     """Rows that the user's handler dropped; not counted as rejected."""
     rejections: tuple[Rejection, ...] = ()
-    """The first `REJECTIONS_NAMED_MAX` of them."""
+    """The first `REJECTIONS_NAMED_MAX` rejected rows."""
     snapshots: tuple[TopicSnapshot, ...] = ()
     """Topics as the task saw them: the committer refuses a batch whose tasks disagree (decision 40)."""
     sent_bytes: int = 0
@@ -150,13 +150,13 @@ class BatchCounts:
     byte_count: int = 0
     """Bytes of record batches in Kafka: written rows, and dead letters for the topic."""
     staged_bytes: int = 0
-    """The part of them that was staged in files; the rest was inside the tasks' messages."""
+    """The bytes of these that were staged in files; the rest was inside the tasks' messages."""
     staging_files: int = 0
     """Number of files with these bytes. A file with only rows for Parquet does not count."""
     push_ms: int = 0
     """From the start of the transaction to the last batch's response."""
     commit_ms: int = 0
-    """From there to the response that the transaction has ended."""
+    """From then until the response that the transaction has ended."""
 
     def line(self, batch_id: int, outcome: str) -> str:
         """The log line of the batch."""

@@ -1,7 +1,7 @@
 """Operations of the commit protocol, and their results. Plain data.
 
 `protocol.py` yields one operation at a time. Its driver (`sink/commit_shell.py` in a Spark worker, a test, the simulation) performs it and
-sends a `Reply` in. Every operation has a `Step`, so that a driver can pause, fail or die at a named step.
+answers with a `Reply`. Every operation has a `Step`, so that a driver can pause, fail or die at a named step.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class NextResponse:
 class CallHandler:
     """Call the user's handler (KIP-1038) for records that the broker refused. `culprits` have indices of the staged batch.
 
-    Returns a frozenset of the indices to drop without a dead letter. Only if the plan has a handler.
+    Returns a frozenset of the indices to drop without a dead letter. Only yielded if the plan has a handler.
     """
 
     step: Step
@@ -115,9 +115,9 @@ class MakeDeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDeadLetters:
-    """Replace a Parquet file by these rows: written to a temporary name, synced, renamed. Without rows, remove it. Returns None.
+    """Replace a Parquet file with these rows: write a temporary file, sync and rename it. Without rows, remove the file. Returns None.
 
-    With `writer_id` the file is hidden and belongs to this writer until `NameDeadLetters`; without, it is the batch's file at once.
+    With `writer_id` the file is hidden and belongs to this writer until `NameDeadLetters`; otherwise it is the batch's file immediately.
     """
 
     step: Step
@@ -129,7 +129,7 @@ class WriteDeadLetters:
 class NameDeadLetters:
     """Give the hidden file of a writer the batch's name, if it still exists, and remove the hidden files of the batch's other writers.
 
-    `writer_id`: the writer that committed the batch; None: it had no dead letters, the batch has no file. Returns None.
+    `writer_id`: the writer that committed the batch; None: it had no dead letters, so the batch has no file. Returns None.
     """
 
     step: Step
@@ -150,7 +150,7 @@ class WriteState:
     step: Step
     state: CheckpointState
     may_fail: bool = False
-    """Then a folder that cannot be written is only logged."""
+    """If True, a failed write is only logged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +167,8 @@ class FindHangingTransactions:
 
 
 class HangingTransaction(NamedTuple):
-    """An open transaction of a producer in a partition. `epoch`: of the producer. `coordinator_epoch`: of the last end marker there, -1
-    without one."""
+    """An open transaction of a producer in a partition. `epoch`: the producer's. `coordinator_epoch`: that of the last end marker there,
+    -1 if there is none."""
 
     tp: TopicPartition
     epoch: int
@@ -177,7 +177,7 @@ class HangingTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountPartitions:
-    """Look up the number of partitions of a topic. Returns it, 0 if it will stay unknown, or `Lost`."""
+    """Look up the number of partitions of a topic. Returns the number, 0 if it will remain unknown, or `Lost`."""
 
     step: Step
     topic: str
@@ -197,7 +197,7 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Let time pass. Returns None. `wait_info`: what failed and is retried, for the log."""
+    """Wait for `ms`. Returns None. `wait_info`: what failed and is retried, for the log."""
 
     step: Step
     ms: int
@@ -223,7 +223,7 @@ Operation: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """No response. `reason`: what happened and where, in one line; `was_sent`: the request may have reached the broker."""
+    """No response. `reason`: what happened and where, on one line; `was_sent`: the request may have reached the broker."""
 
     reason: str
     was_sent: bool = True
@@ -233,8 +233,8 @@ class Lost:
 class _LeaderResult:
     """Results of partition leaders.
 
-    `refused`: the error of leaders that never answer, or may not. `reason` and `code`: why other partitions must be asked again.
-    `unknown`: those of them that brokers do not know.
+    `refused`: the error of leaders that do not support the request, or refuse it. `reason` and `code`: why the request must be repeated for
+    other partitions. `unknown`: those of these partitions that brokers do not know.
     """
 
     refused: ErrorCode = codes.NONE
@@ -266,7 +266,7 @@ class HangingTransactions(_LeaderResult):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkersResult(_LeaderResult):
     """Result of writing markers, by partition. `done`: replicated, or another writer was faster. `denied`: not allowed, for the reason
-    `refused`. `possibly_written`: others whose marker may be written all the same."""
+    `refused`. `possibly_written`: other partitions whose marker may nevertheless have been written."""
 
     done: frozenset[TopicPartition] = frozenset()
     denied: frozenset[TopicPartition] = frozenset()
@@ -275,7 +275,7 @@ class WriteMarkersResult(_LeaderResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResponse:
-    """The result of one `SendBatch`. `lost` is set without a response; otherwise `code`, and the culprits by index in the sent batch."""
+    """The result of one `SendBatch`. Without a response, `lost` is set; otherwise `code`, and the culprits by index in the sent batch."""
 
     send_id: int
     code: ErrorCode | None = None
@@ -296,7 +296,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Sent into the generator: the operation's result, and the time of it in ms on a monotonic clock."""
+    """Sent to the generator: the operation's result, and its time in ms on a monotonic clock."""
 
     steady_ms: int
     value: Any = None

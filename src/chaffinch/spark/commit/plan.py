@@ -19,7 +19,7 @@ Commit = Generator[Operation, Reply, "CommitResult"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPlan:
-    """One batch to be committed, with all decisions made before."""
+    """One batch to commit, with all decisions that precede the commit."""
 
     query: str
     """Name under which the batch is written: the query's id, or the token or name of a batch write, and the sink's name."""
@@ -30,14 +30,14 @@ class CommitPlan:
     """Identifies this run of the query; the marker names it as the writer."""
     outcomes: tuple[TaskOutcome, ...]
     target: TargetSnapshot
-    """The target as the committer sees it, later than the tasks."""
+    """The target as the committer sees it; the tasks' snapshots are older."""
     notes: tuple[StagedBatch, ...] = ()
     """Notes of a replay, for the dead letter topic: rows are not written without them."""
     transactional_id: str
     group_id: str | None
-    """The marker's group. None for a batch write without a token: it has no marker, and writes again when repeated."""
+    """The marker's group. None for a batch write without a token: it has no marker, and a repetition writes the rows again."""
     marker_partition: TopicPartition
-    """Unused if tasks send, as no marker is written then: the checkpoint names the partition of an earlier one."""
+    """Unused if tasks send: they write no marker, and the checkpoint names the partition of an earlier marker."""
     is_stream: bool
     digest: str = ""
     has_checkpoint: bool = False
@@ -50,11 +50,11 @@ class CommitPlan:
     has_handler: bool = False
     """The user's handler is called for rows that the broker refuses (KIP-1038)."""
     transaction_timeout_ms: int | None = None
-    """The user's option; None: from the staged size."""
+    """The user's option; None: derived from the staged size."""
     push_bytes_per_s: float
     """Measured by earlier batches."""
     retry_policy: RetryPolicy
-    """For each request. A refused batch also waits by it before it is resent, until the transaction times out."""
+    """For each request. It also sets the wait before a refused batch is resent, until the transaction times out."""
 
     def batches(self) -> tuple[StagedBatch, ...]:
         return tuple(batch for outcome in self.outcomes for batch in outcome.batches)
@@ -90,8 +90,8 @@ class CommitPlan:
 
     @property
     def has_own_id(self) -> bool:
-        """Whether no other query uses the transactional id: it is the default one of this query, or fixed in its checkpoint. An id given to
-        a batch write may be used by others before and after."""
+        """Whether no other query uses the transactional id: it is the default id of this query, or fixed in its checkpoint. An id given to
+        a batch write may be used by other writes before and after it."""
         return self.is_stream or self.transactional_id == self.group_id
 
     @property

@@ -95,7 +95,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if not writer.may_be_committed:
             yield from requests.abort(Step.ABORT, plan, writer.timeout_ms, writer.identity)
         if isinstance(failure, RestartTransaction):
-            text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
+            text = f"{failure.text}; the transaction is aborted, no rows of the batch are visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text, Remedy.AGAIN) from None
         if failure.name == STAGING_LOST:
             yield from _after_staging_loss(plan, writer.marker)
@@ -402,7 +402,7 @@ def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tup
         if refusal.name != codes.INVALID_TRANSACTION_TIMEOUT.name:
             raise
         raise timeout_refused(timeout_ms, plan.target, is_given=plan.transaction_timeout_ms is not None) from None
-    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not started, nothing of it is visible", Remedy.AGAIN)
+    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not started, no rows of the batch are visible", Remedy.AGAIN)
 
 
 def _after_fencing(

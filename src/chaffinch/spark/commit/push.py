@@ -272,7 +272,7 @@ class Push:
             raise Refusal(
                 Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
                 f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last error was: "
-                f"{reason}; the transaction is aborted, nothing of it is visible", Remedy.AGAIN,
+                f"{reason}; the transaction is aborted, no rows of the batch are visible", Remedy.AGAIN,
             )  # fmt: skip
         partition.refresh = True
         partition.failing_since_ms = partition.failing_since_ms if partition.failures else self._steady_ms
@@ -288,13 +288,13 @@ class Push:
         if code in RESTART_CODES:
             raise RestartTransaction(code.name, where)
         if code not in RECORD_CODES and not response.culprits:
-            raise advised(code.group_produce, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
+            raise advised(code.group_produce, code.name, f"{where}; the transaction is aborted, no rows of the batch are visible")
 
     @staticmethod
     def _replace_head(
         partition: _Partition, head: _QueuedBatch, response: BatchResponse, handle_culprits: HandleCulprits
     ) -> Generator[Operation, Reply, None]:
-        """Replaces a refused batch by its innocent records, or by its halves."""
+        """Replaces a refused batch with its innocent records, or with its halves."""
         indices = head.indices()
         culprits = {index: (code, message) for index, code, message in response.culprits}
         assert response.code is not None
@@ -323,7 +323,7 @@ class Push:
 
 
 def _is_possibly_stored(response: BatchResponse) -> bool:
-    """Whether this attempt may be stored all the same. A broker that names culprits has checked and refused the batch."""
+    """Whether this attempt may be stored nevertheless. A broker that names culprits has checked and refused the batch."""
     if response.lost is not None:
         return response.lost.was_sent
     return response.code is not None and not response.culprits and response.code.stored is not Stored.NO

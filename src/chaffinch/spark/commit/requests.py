@@ -1,4 +1,4 @@
-"""Requests of a commit other than Produce: builds each, retries it until it has a final response, and evaluates that.
+"""Requests of a commit other than Produce: each is built, retried until there is a final response, and evaluated.
 
 Generators beneath `protocol.py`, with the same operations. A request is retried after a lost response or a retriable error, as
 `RetryPolicy` says; so is EndTxn, whose outcome is never guessed (decision 39). All of them may raise Fenced (another epoch exists),
@@ -49,7 +49,7 @@ from chaffinch.spark.versions import NewerFormat
 
 ABORT_BLOCK_MAX_MS = 5_000
 """An abort is optional: otherwise the next writer fences this one, or the coordinator's timeout ends its transaction."""
-# Responses to an abort that mean: nothing of ours is left to abort (decision 38).
+# Responses to an abort which mean that we have nothing left to abort (decision 38).
 ALREADY_ABORTED = FENCED_CODES | {codes.CONCURRENT_TRANSACTIONS}
 
 _Exchange = Generator[Operation, Reply, tuple[Message, int]]
@@ -58,7 +58,7 @@ _Exchange = Generator[Operation, Reply, tuple[Message, int]]
 def init_producer(
     step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity = NO_PRODUCER
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
-    """InitProducerId: a new epoch, after every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
+    """InitProducerId: a new epoch, after every earlier transaction of this id has ended. `identity`: fail unless this is the newest one."""
     request = InitProducerIdRequest(**_producer_fields(plan, identity), transaction_timeout_ms=timeout_ms)
     response, steady_ms = yield from _request(step, plan, request, f"InitProducerId for transactional id {plan.transactional_id}")
     assert isinstance(response, InitProducerIdResponse)
@@ -73,7 +73,7 @@ def _producer_fields(plan: CommitPlan, identity: ProducerIdentity) -> dict[str, 
 def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
     """Aborts our transaction if the coordinator can be reached; never raises (decision 38).
 
-    InitProducerId with our own identity aborts the open transaction and cannot fence a newer writer. After any response nothing of ours is
+    InitProducerId with our own identity aborts the open transaction and cannot fence a newer writer. After any response we have nothing
     open. Without a response, the coordinator's timeout or the next writer ends the transaction.
     """
     plan = replace(plan, retry_policy=plan.retry_policy.at_most(ABORT_BLOCK_MAX_MS))
@@ -85,9 +85,9 @@ def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdent
 def restart_transaction(
     step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
-    """Aborts our transaction and takes the next epoch. If there is another writer, raises Fenced, and does nothing to it.
+    """Aborts our transaction and takes the next epoch. If there is another writer, raises Fenced and does not affect it.
 
-    EndTxn first: InitProducerId alone would abort as well, but leaves an unused epoch in between (kafka-behaviour 7.2).
+    EndTxn is sent first: InitProducerId alone would also abort, but would leave an unused epoch in between (kafka-behaviour 7.2).
     """
     # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
     final_codes = frozenset({codes.INVALID_TXN_STATE})
@@ -105,7 +105,7 @@ def is_retried(code: ErrorCode) -> bool:
 def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
     """The coordinator's state of a transactional id, after its transaction has ended.
 
-    None if the coordinator does not report it: it is older than Apache Kafka 3.0, or this is not allowed.
+    None if the coordinator does not report it: it is older than Apache Kafka 3.0, or refuses authorization.
     """
     request = DescribeTransactionsRequest(transactional_ids=[plan.transactional_id])
     what = f"DescribeTransactions of {plan.transactional_id}"
@@ -128,8 +128,8 @@ def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply
 
 
 def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: bool = True) -> Generator[Operation, Reply, Marker | None]:
-    """OffsetFetch of the marker; None without a group. `is_stable`: wait for open transactions that will write it (KIP-447), or with
-    `waits` False raise RestartTransaction for them."""
+    """OffsetFetch of the marker; None without a group. `is_stable`: wait for open transactions that will write it (KIP-447), or, if
+    `waits` is False, raise RestartTransaction for them."""
     group_id, (topic, partition) = plan.group_id, plan.marker_partition
     if group_id is None:
         return None
@@ -150,8 +150,8 @@ def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: 
     except ValueError:
         raise Refusal(
             Group.INVALID_CONFIGURATION, "FOREIGN_MARKER",
-            f"group {group_id} holds an offset for {plan.marker_partition} that is not a marker of Chaffinch ({found[0][1][:80]!r}): "
-            "another program uses this group; use a checkpoint of the query's own, or another idempotencyToken for the write",
+            f"group {group_id} holds an offset for {plan.marker_partition} that is not a Chaffinch marker ({found[0][1][:80]!r}): "
+            "another program uses this group; give the query its own checkpoint, or the write another idempotencyToken",
         ) from None  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def is_marker_pending(step: Step, plan: CommitPlan) -> Generator[Operation, Repl
 def add_partitions(
     step: Step, plan: CommitPlan, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> Generator[Operation, Reply, None]:
-    """AddPartitionsToTxn: from now on the coordinator writes its end markers to them."""
+    """AddPartitionsToTxn: from now on the coordinator writes end markers to these partitions."""
     topics = [
         AddPartitionsToTxnTopic(name=name, partitions=[found.partition for found in group])
         for name, group in groupby(sorted(partitions), key=lambda found: found.topic)
@@ -235,8 +235,8 @@ def _request(
 ) -> _Exchange:
     """Sends a request to the coordinator of the plan's transactions, or of its group, until the response is final.
 
-    Final are success and `final_codes`. `retried_codes` are retried, as are retriable errors. `what` names the request in errors. Returns
-    response and time.
+    Success and `final_codes` are final; `retried_codes` are retried, like retriable errors. `what` names the request in errors. Returns the
+    response and its time.
     """
     key = _group(plan) if coordinator == "group" else plan.transactional_id
     attempts, refresh = Attempts(plan.retry_policy), False
@@ -268,7 +268,7 @@ def _error(response_code: ErrorCode, what: str) -> Exception:
 
 def retries_exhausted(step: Step, code: ErrorCode, what: str, reason: str, retry_policy: RetryPolicy) -> Refusal:
     """The Refusal after the last retry of `what`; `reason`: the last error."""
-    fate, remedy = "nothing of it is visible", Remedy.AGAIN
+    fate, remedy = "no rows of the batch are visible", Remedy.AGAIN
     if step in (Step.END_TRANSACTION, Step.READ_MARKER_AFTER_FENCING):
         fate, remedy = "it is unknown whether the batch is written", Remedy.LOOK
     elif step in (Step.READ_MARKER, Step.READ_MARKER_AGAIN):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from chaffinch.client.wait_log import Wait
 
 ENDING_POLL_MS = 50
-"""Between two checks of a transaction that is ending: not a failure, it takes a moment."""
+"""Interval between two checks of a transaction that is still ending, which is not a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Attempts:
 
     retry_policy: RetryPolicy
     _failures: int = 0
-    """In a row."""
+    """Number of consecutive failures."""
     _until_ms: int | None = None
 
     def is_expired(self, steady_ms: int) -> bool:

@@ -16,7 +16,8 @@ TRANSACTION_TIMEOUT_MIN_MS: Final = 60_000
 PUSH_RESERVE: Final = 4
 """The timeout is this many times the duration expected from the measured push rate."""
 BATCH_MS: Final = 0.3
-"""Time per batch on top of its bytes (docs/explanation/scale.md): thousands of tasks stage hundreds of thousands of small batches."""
+"""Time per batch in addition to that for its bytes (docs/explanation/scale.md): thousands of tasks stage hundreds of thousands of small
+batches."""
 _OPTION: Final = "kafka.transaction.timeout.ms"
 
 
@@ -30,7 +31,7 @@ def transaction_timeout_ms(plan: CommitPlan) -> int:
         limit = "transaction.max.timeout.ms of the broker" if given_ms is None else _OPTION
         raise _refusal(
             f"pushing {plan.byte_count} bytes in {batch_count} record batches takes about {expected_ms} ms at "
-            f"{plan.push_bytes_per_s:.0f} bytes/s and {BATCH_MS} ms a batch, the transaction may last {allowed_ms} ms "
+            f"{plan.push_bytes_per_s:.0f} bytes/s and {BATCH_MS} ms a batch; the transaction may last {allowed_ms} ms "
             f"({limit}): make the micro-batches smaller, or raise the limit"
         )
     return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), max_ms) if given_ms is None else given_ms
@@ -48,14 +49,14 @@ def timeout_refused(requested_ms: int, target: TargetSnapshot, *, is_given: bool
     broker_max_ms = target.reported_timeout_max_ms
     maximum = "" if broker_max_ms is None else f" of {broker_max_ms}"
     if is_given:
-        advice = f"give {_OPTION} at most {broker_max_ms}" if broker_max_ms is not None else f"give {_OPTION} a smaller value"
+        advice = f"set {_OPTION} to at most {broker_max_ms}" if broker_max_ms is not None else f"set {_OPTION} to a smaller value"
         return _refusal(
             f"{_OPTION}={requested_ms} is more than the broker's transaction.max.timeout.ms{maximum}: {advice}, leave it out, "
-            "or raise the broker's"
+            "or raise the broker's limit"
         )
     return _refusal(
         f"a transaction of {requested_ms} ms, as this batch needs, is more than the broker's transaction.max.timeout.ms{maximum} allows: "
-        f"raise that, or set {_OPTION} to what it allows"
+        f"raise that limit, or set {_OPTION} to at most that"
     )
 
 

@@ -67,7 +67,7 @@ def _judge_ending(plan: CommitPlan, remembered: Remembered, state: CheckpointSta
 
 
 def check_not_lost(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> None:
-    """Raises Refusal if the stable marker is older than the newest batch that Kafka has acknowledged: Kafka has lost that batch since.
+    """Raises Refusal if the stable marker is older than the newest batch that Kafka has acknowledged: so Kafka has lost that batch.
 
     Without a marker this is unknown: it may have expired. Markers on different partitions are not compared.
     """
@@ -80,8 +80,8 @@ def check_not_lost(plan: CommitPlan, marker: Marker | None, state: CheckpointSta
         Group.INVALID_CONFIGURATION,
         "MARKER_LOST",
         f"group {plan.group_id} has the marker of batch {marker.batch_id}, but Kafka acknowledged batch {acknowledged.batch_id} (the "
-        "checkpoint's folder chaffinch): Kafka has lost that transaction since, perhaps with its rows (an unclean leader election, disks "
-        "without power, another cluster under the same address): check the topic for rows that are missing after batch "
+        "checkpoint's folder chaffinch): Kafka has since lost that transaction, perhaps with its rows (an unclean leader election, disks "
+        "without power, another cluster at the same address): check the topic for rows that are missing after batch "
         f"{marker.batch_id}, then set onMissingMarker=write to continue with batch {plan.batch_id}",
     )
 
@@ -115,7 +115,7 @@ def _restored(plan: CommitPlan, newest: int, source: str) -> Refusal:
         Group.INVALID_CONFIGURATION,
         "CHECKPOINT_RESTORED",
         f"batch {plan.batch_id} is older than batch {newest}, which is written according to {source}; an older copy of the checkpoint was "
-        f"restored and its rows would be doubled or lost: {_RESTORED_ADVICE}",
+        f"restored and its rows would be duplicated or lost: {_RESTORED_ADVICE}",
     )
 
 

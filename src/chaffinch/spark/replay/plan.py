@@ -69,7 +69,7 @@ class ReplayPlan:
         is_dry_run: check the rows and write nothing.
 
     Raises:
-        ConfigException: a field is wrong.
+        ConfigException: a field is invalid.
     """
 
     client: Mapping[str, str]

@@ -64,7 +64,7 @@ def replay_dead_letters(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
     """Replay dead letters, or check what a replay would do (`is_dry_run`).
 
     Args:
-        spark: a session in which the format `chaffinch` is known (`chaffinch.spark.session`).
+        spark: a session in which the format `chaffinch` is registered (`chaffinch.spark.session`).
         plan: what to replay.
 
     Returns:

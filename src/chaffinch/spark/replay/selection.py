@@ -1,6 +1,6 @@
 """Selection of letters: classifies each letter once, by offset, so that the written letters and those in the notes are the same.
 
-A condition can have another result each time, for example if it uses the current time. So Spark evaluates it once, and letters are then
+A condition can have a different result each time, for example if it uses the current time. So Spark evaluates it once, and letters are then
 written by their offsets.
 """
 

@@ -1,6 +1,6 @@
 """Shell of the commit protocol: performs its operations, requests with the blocking client and files with pyarrow (decision 36).
 
-It takes no decision about Kafka: error codes, sequences, retries and order belong to the generator. File system errors, and any other
+It makes no decisions about Kafka: error codes, sequences, retries and order belong to the generator. File system errors, and any other
 failure, are thrown into the generator as a Refusal, so that it can abort first.
 """
 
@@ -52,7 +52,7 @@ from chaffinch.spark.versions import NewerFormat
 LOOKUP_TIMEOUT_MS = 2_000
 """Time limit of one look-up of a leader or coordinator; the generator retries until its own limit."""
 LOOKUP_INTERVAL_MS = 50
-"""Between two look-ups of a topic's leaders, which many partitions may need at once."""
+"""Minimum time between two look-ups of a topic's leaders, which many partitions may need at once."""
 PUMP_MS = 1_000
 LANES: Final = 2
 """Connections to each broker for pushing batches; each partition uses one of them. Apache Kafka processes one request per connection at a
@@ -61,7 +61,7 @@ time, so one connection keeps at most one of its processors busy: 4 M rows took 
 _log = plain_text.logger(__name__)
 # The generator retries, and reports the total time.
 _LOOKUP_DURATION = re.compile(r" failed after \d+ ms\b")
-# Folders of dead letters and queries: leftovers of earlier committers are removed once per process, and again after a failure in it.
+# Folders of dead letters and queries: leftovers of earlier committers are removed once per process, and again after a failed commit.
 _swept: set[tuple[str, str]] = set()
 _warned: set[tuple[str, ErrorCode]] = set()
 """Requests about hanging transactions that brokers refused, by text and error: logged once per process."""
@@ -74,8 +74,8 @@ _DESCRIBE_REFUSED = (
     "open partitions of an earlier transaction of %s cannot be found (%s): this requires Apache Kafka 2.8 and Read on its topics"
 )
 _MARKERS_REFUSED = (
-    "commit markers of an earlier transaction of %s cannot be written (%s): a short transaction commits it instead, and if its driver dies "
-    "in it, it is aborted; WriteTxnMarkers requires Alter on the cluster, and Read on __consumer_offsets"
+    "commit markers of an earlier transaction of %s cannot be written (%s): a short transaction commits it instead, and if the driver dies "
+    "during that, it is aborted; WriteTxnMarkers requires Alter on the cluster, and Read on __consumer_offsets"
 )
 
 
@@ -288,7 +288,7 @@ class CommitShell:
         """Raises Refusal for a recreated topic: rows were partitioned for the deleted one."""
         present = self._client.cluster.topic_id(topic)
         if present is not None and (both := created_again(self._plan.topic_ids, {topic: present}).get(topic)):
-            text = f"{loss(topic, *both, 'the rows were staged for')}; the transaction is aborted, nothing of it is visible"
+            text = f"{loss(topic, *both, 'the rows were staged for')}; the transaction is aborted, no rows of the batch are visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", text, Remedy.AGAIN)
 
     def _next_response(self, operation: operations.NextResponse) -> operations.BatchResponse | None:
@@ -318,7 +318,7 @@ class CommitShell:
         if isinstance(outcome, RequestFailed) and (outcome.error is not None or outcome.is_unsupported):
             raise refusal_of(request_error(exchange))  # A retry would fail again.
         if not isinstance(outcome, ResponseReceived):
-            reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, RequestFailed) else ("no answer", True)
+            reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, RequestFailed) else ("no response", True)
             return operations.BatchResponse(
                 send_id=send_id, lost=operations.Lost(reason=f"{exchange.address}: {reason}", was_sent=was_sent)
             )
@@ -337,7 +337,7 @@ class CommitShell:
         )
 
     def _with_compaction_codes(self, sent: _InFlight, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
-        """Brokers return INVALID_RECORD for a null key on a compacted topic; here the record is at hand, so the code can be exact
+        """Brokers return INVALID_RECORD for a null key on a compacted topic; here the record is available, so the code can be exact
         (decision 2)."""
         if not any(code is codes.INVALID_RECORD for _, code, _ in culprits):
             return tuple(culprits)
@@ -461,7 +461,8 @@ def _unexpected(operation: operations.Operation, error: Exception) -> Refusal:
 
 
 def _lost(error: ApiException, *, was_sent: bool) -> operations.Lost:
-    """A failure of the client as a lost response. Raises Refusal if a retry cannot help: rights, versions, names."""
+    """A failure of the client as a lost response. Raises Refusal if a retry cannot help: a missing permission, a version, an invalid
+    name."""
     if not error.code.is_retriable:
         raise refusal_of(error)
     return operations.Lost(reason=_LOOKUP_DURATION.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)

@@ -38,9 +38,9 @@ _log = plain_text.logger(__name__)
 LOGGER: Final = "chaffinch.spark"
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PUSH_BYTES_PER_S_ASSUMED = 20e6
-"""Before any measurement: slow enough for a distant cluster, so that timeouts are rather too long."""
+"""Before any measurement: slow enough for a distant cluster, so that timeouts are too long rather than too short."""
 _PUSH_MEASURED_BYTES_MIN = 32 << 20
-"""Smaller batches mostly wait for round trips: their rate would forbid a large batch that fits well."""
+"""Smaller batches mostly wait for round trips: their rate would forbid a large batch that would fit."""
 _NO_QUERY_ID = "Spark gave the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
 _NO_TASKS = "no task has sent a message: trigger(continuous=...) gives no rows to a sink in Python, use trigger(processingTime=...)"
 # Queries for which this process has logged the risk of their guarantee.
@@ -51,7 +51,7 @@ _push_bytes_per_s: dict[tuple[str, ...], float] = {}
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """Commits the batches of one writer. `write_id`: of a batch write; only the tasks of a stream know its query."""
+    """Commits the batches of one writer. `write_id`: the id of a batch write; the id of a stream's query comes from its tasks."""
 
     options: SinkOptions
     snapshot: TargetSnapshot
@@ -102,8 +102,8 @@ class Committer:
         return result
 
     def _target(self, client: SyncClient, outcomes: tuple[TaskOutcome, ...]) -> TargetSnapshot:
-        """The target, later than the tasks saw it. A batch write is committed by the writer that was planned before its tasks, and topics
-        that rows name are known to the tasks only. If the snapshot is current, no request is sent."""
+        """A snapshot of the target that is newer than those of the tasks. The writer of a batch write was planned before its tasks, and
+        topics that rows name are known to the tasks only. If the snapshot is current, no request is sent."""
         from chaffinch.spark.target import refresh_snapshot
 
         used = {snapshot.topic: snapshot for outcome in outcomes for snapshot in outcome.snapshots}
@@ -119,7 +119,7 @@ class Committer:
         query = self._query(facts)
         is_stream = self.write_id is None
         if is_stream and facts.query_id is None:
-            # The query id names the marker's group: an invented id would let one query take another's batches for its own.
+            # The query id names the marker's group: with an invented id one query could mistake another's batches for its own.
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
         began_ms = wall_ms()
         notes = () if options.notes is None else options.notes.staged(options.dead_letter_topic or "", query, began_ms)

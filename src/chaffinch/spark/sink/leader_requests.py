@@ -37,7 +37,7 @@ def find_hanging_transactions(
         for requested in [[tp] for tp in tps] if operation.refresh else [tps]:
             found.append(_describe_producers(client, leader, requested, operation.producer_id, request_timeout_ms))
             if not found[-1].answered:
-                break  # The next request would not be answered either, and take as long.
+                break  # The next request would not be answered either, and would take as long.
     return HangingTransactions.merged(found)
 
 
@@ -84,7 +84,9 @@ def _failed_write(error: ApiException, tps: Collection[TopicPartition], *, was_s
         return WriteMarkersResult(reason=reason, code=error.code, unknown=frozenset(unknown), possibly_written=frozenset(possibly_written))
     if was_sent:
         return WriteMarkersResult(refused=error.code, denied=frozenset(tps))
-    return WriteMarkersResult(refused=error.code, reason=reason, code=error.code)  # No leader was asked, so none has refused.
+    return WriteMarkersResult(
+        refused=error.code, reason=reason, code=error.code
+    )  # No leader has received the request, so none has refused it.
 
 
 def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
@@ -118,7 +120,8 @@ def _describe_producers(
 
 
 def _failed_search(tps: Sequence[TopicPartition], error: ApiException) -> HangingTransactions:
-    """Brokers without this API, or that forbid it, never answer. If the broker rejects the connection, later requests report that."""
+    """Brokers that do not support this API, or refuse it, never answer. If the broker rejects the connection, later requests report
+    that."""
     if requests.is_retried(error.code):
         unknown = frozenset(tps) if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else frozenset[TopicPartition]()
         return HangingTransactions(unknown=unknown, reason=" ".join(error.message.split()), code=error.code)

@@ -98,7 +98,7 @@ _UNACKNOWLEDGED_OPTIONS: Final = (
 )  # fmt: skip
 _BYTES: Final = "keys and values are written as they are, string or binary; cast them in Spark"
 _PARTITION: Final = "a row goes to the partition in its column partition, or else to that of its key; leave out a key that must not decide"
-_OF_SOURCE: Final = "this is an option of the source; name the target with the option topic, or in a column topic"
+_OF_SOURCE: Final = "this is an option of the source; name the target with the option topic, or in a topic column"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
     "kafka.trace.headers": "rows bring their headers in the column headers",
@@ -107,7 +107,7 @@ _HINTS: Final = {
     "kafka.group.id": "a sink is in no group",
     **dict.fromkeys(("kafka.partitioner", "kafka.partitioner.ignore.keys"), _PARTITION),
     **dict.fromkeys(("subscribe", "subscribePattern", "assign"), _OF_SOURCE),
-    "path": "save() and start() take no path here; name a topic with the option topic, or in a column topic",
+    "path": "save() and start() take no path here; name a topic with the option topic, or in a topic column",
     "kafka.compression.level": "each codec has its own, such as kafka.compression.zstd.level",
 }
 

@@ -26,13 +26,13 @@ WRITER: Final = "chaffinch.writer"
 RETAINED_ROWS: Final = "chaffinch.kept"
 _DEAD_LETTER_TOPIC: Final = "errors.dead.letter.queue.topic.name"
 REPLAY_TOKEN_PREFIX: Final = "replay-"
-"""Prefix of a replay's token that the user has not chosen."""
+"""Prefix of the token of a replay for which the user has not chosen one."""
 _INTERNAL: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER, RETAINED_ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions(TaskOptions):
-    """All options of a query about writing; sent to the tasks."""
+    """All options of a query that concern writing; they are sent to the tasks."""
 
     client: ClientOptions
     guarantee: str
@@ -50,7 +50,7 @@ class SinkOptions(TaskOptions):
     handler: HandlerOptions | None = None
     """None: no handler is called for bad rows."""
     producer: tuple[tuple[str, Any], ...] = ()
-    """If tasks send: the options of their producers, by Kafka's names."""
+    """If tasks send: the options of their producers, under Kafka's names."""
     sink_name: str | None = None
     """Distinguishes several sinks of one query: each has its own marker, transactional id, state, staging and dead letter files."""
     batch_id: int | None = None
@@ -60,7 +60,7 @@ class SinkOptions(TaskOptions):
     notes: ReplayNotes | None = None
     """Notes of a replay for the dead letter topic, in addition to its rows."""
     writer_id: str | None = None
-    """Writer name in the marker, by which a replay recognises its own."""
+    """Writer name in the marker, by which a replay recognises its own marker."""
     retained_rows: RetainedRows | None = None
     """Dead letters of a Parquet file that a replay skips: they move to the file of this write."""
 
@@ -73,7 +73,7 @@ class SinkOptions(TaskOptions):
         return query if self.sink_name is None else f"{query}-{self.sink_name}"
 
     def completed_facts(self, facts: TaskContextFacts) -> TaskContextFacts:
-        """Facts of a task about its query: those from Spark, completed by `KafkaSink`."""
+        """Facts of a task about its query: those from Spark, completed with those from `KafkaSink`."""
         return facts if self.query_id is None else replace(facts, query_id=self.query_id, batch_id=self.batch_id)
 
     @classmethod
@@ -88,7 +88,7 @@ class SinkOptions(TaskOptions):
         _refuse_contradictions(settings)
         _warn_unused_levels(settings)
         if not is_stream and "checkpointLocation" in settings.ignored:
-            once = ", with an idempotencyToken it is written once, however often it is run" if guarantee == EXACTLY_ONCE else ""
+            once = "; a batch write with an idempotencyToken writes once, however often it runs" if guarantee == EXACTLY_ONCE else ""
             raise ConfigException(
                 f"option checkpointLocation is for streams: a batch write has no checkpoint, leave it out{once}; "
                 "in foreachBatch write with chaffinch.spark.KafkaSink, which accepts it"
@@ -142,7 +142,7 @@ _REPLAY_OPTIONS: Final[Mapping[str, Callable[[str], bool]]] = {
     WRITER: lambda text: re.fullmatch(r"[0-9a-f]{16}", text) is not None,
     RETAINED_ROWS: lambda text: RetainedRows.of_option(text) is not None,
 }
-"""Options that only a replay sets, and whether a value can be one of its own."""
+"""Options that only a replay sets, each with a check whether a replay can have set the value."""
 
 
 def refuse_own_options(options: Mapping[str, object]) -> None:
@@ -153,7 +153,7 @@ def refuse_own_options(options: Mapping[str, object]) -> None:
 
 
 def _refuse_foreign_internal_options(internal: Mapping[str, str], public: Mapping[str, str], is_stream: bool) -> None:
-    """The same for options that neither KafkaSink nor a replay would set in this way."""
+    """Raises ConfigException for internal options that neither KafkaSink nor a replay would set in this way."""
     of_sink = internal.get(_SINK_NAME) and _is_number(internal.get(_BATCH_ID, "")) and not internal.keys() & _REPLAY_OPTIONS.keys()
     given = {name.lower(): value for name, value in public.items()}
     is_sound = all(name in _REPLAY_OPTIONS and _REPLAY_OPTIONS[name](value) for name, value in internal.items())
@@ -173,7 +173,7 @@ _SINK_ONLY: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.dr
 
 
 def _kafka_options(settings: Settings) -> dict[str, Any]:
-    """The `kafka.*` options that were set, by Kafka's names."""
+    """The `kafka.*` options that were set, under Kafka's names."""
     return {name.removeprefix(KAFKA_PREFIX): settings[name] for name in sorted(settings.given) if name.startswith(KAFKA_PREFIX)}
 
 
@@ -195,7 +195,7 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(given.items()))
 
 
-# Names of existing things. Treating an empty name as missing would hide that a value was forgotten.
+# Options that hold names. If an empty name counted as missing, a forgotten value would go unnoticed.
 _NEVER_EMPTY: Final = (
     "topic", "markerTopic", "idempotencyToken", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path",
     "errors.column", "kafka.transactional.id",
@@ -209,16 +209,16 @@ def _refuse_contradictions(settings: Settings) -> None:
     for name in ("stagingLocation", "errors.dead.letter.path"):
         # A folder of that name would be created in the working directory of each process.
         if (settings[name] or "").startswith("~"):
-            raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ has no meaning here, give the full path")
+            raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ has no meaning here; give the full path")
     if "," in (settings["topic"] or ""):
         raise ConfigException(
-            f"option topic cannot be {shown_value(settings['topic'])}: it is a single topic; "
-            "leave it out if rows name their topics in a column topic"
+            f"option topic cannot be {shown_value(settings['topic'])}: it must be a single topic; "
+            "leave it out if rows name their topics in a topic column"
         )
     from chaffinch.spark.tasks.row_codec import WRITTEN  # Imported late: planners import this module, that one NumPy.
 
     if (reason_column := settings["errors.column"]) in WRITTEN:
-        raise ConfigException(f"option errors.column cannot be {reason_column!r}: that column is a part of the record; name another")
+        raise ConfigException(f"option errors.column cannot be {reason_column!r}: that column is part of the record; choose another")
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
@@ -245,8 +245,8 @@ def _warn_unused_levels(settings: Settings) -> None:
 def _require_marker_topic(settings: Settings) -> None:
     if settings["topic"] is None and settings["markerTopic"] is None:
         raise ConfigException(
-            "option topic is missing: name the target topic; or, if rows name their topics in a column topic, "
-            "name in markerTopic an existing topic whose partition 0 can hold the batch marker"
+            "option topic is missing: name the target topic; or, if rows name their topics in a topic column, "
+            "set markerTopic to an existing topic whose partition 0 can hold the batch marker"
         )
 
 

@@ -57,8 +57,8 @@ def write_parquet(
     metadata: Mapping[bytes, bytes] | None = None,
     retained: RetainedRows | None = None,
 ) -> None:
-    """Replaces file `name` by these rows: first the `retained` ones of an older file in the folder, then those of Arrow IPC streams of one
-    schema. One stream, or one row group, is in memory at a time."""
+    """Replaces file `name` with these rows: first the `retained` ones of an older file in the folder, then those of Arrow IPC streams of
+    one schema. One stream, or one row group, is in memory at a time."""
     import pyarrow.parquet as pq
 
     writer = None

@@ -1,10 +1,10 @@
 """Paths of a query's files: its staging folder, its checkpoint, and the checkpoint's record of a batch. No other module knows them.
 
-A checkpoint location without a scheme is on Hadoop's default file system, as in Spark. Every other location is one of pyarrow: without a
+A checkpoint location without a scheme is on Hadoop's default file system, as in Spark. Every other location is for pyarrow: without a
 scheme it is a local path.
 
-The driver and all executors must have the same staging folder. So the planner writes a probe file to `stagingLocation`, with a name for
-the driver's machine, and a task that needs the folder looks for it. In a checkpoint, Spark's own file `metadata` serves the same purpose.
+The driver and all executors must have the same staging folder. So the planner writes a probe file to `stagingLocation`, named after the
+driver's machine, and a task that needs the folder looks for it. In a checkpoint, Spark's own file `metadata` serves the same purpose.
 Otherwise a folder that is not shared would appear as lost files, which a restart cannot restore.
 """
 
@@ -86,14 +86,14 @@ class SinkPaths:
             if folder.read(self._probe_file) is not None:
                 return None
             found = f"stagingLocation={folder.shown} is not shared: {task} does not find the file {self._probe_file}"
-            return f"{found} there, which the driver has written; {_SHARED}"
+            return f"{found} that the driver has written there; {_SHARED}"
         assert options.checkpoint_location is not None, "else it was found by its metadata"
         folder = self._checkpoint_folder(options.checkpoint_location, facts)
         reason = _checkpoint_mismatch(facts.query_id, folder)
         return reason and f"{task} does not see the checkpoint that Spark writes: {reason}; set stagingLocation: {_SHARED}"
 
     def checkpoint(self, facts: TaskContextFacts) -> Folder | None:
-        """The query's checkpoint: from the option, or of a named query below the session's checkpoint location.
+        """The query's checkpoint: from the option, or, for a named query, below the session's checkpoint location.
 
         None if the sink cannot see it: the folder must contain the query's id, which Spark writes before any batch. Checked once.
         """
@@ -148,7 +148,7 @@ def write_probe_file(location: str) -> None:
     remove it, and tasks would report that the folder is not shared."""
     folder, token = Folder(location, "stagingLocation"), probe_file_name()
     found = None
-    with suppress(Refusal):  # Then the write reports why.
+    with suppress(Refusal):  # The write reports the reason.
         found = folder.read(token)
     if found is None:
         folder.write(token, [b"Written by a driver, so that executors can see that this folder is shared.\n"])
@@ -184,13 +184,13 @@ def probe_once(location: str | None, option: str) -> None:
 
 
 def _checkpoint_mismatch(query_id: str | None, folder: Folder) -> str | None:
-    """Why a folder is not the query's checkpoint, by its file `metadata`; None if it is."""
+    """Why a folder is not the query's checkpoint, according to its file `metadata`; None if it is."""
     metadata = folder.read("metadata")
     if metadata is None:
-        found = f"checkpointLocation has no file metadata where the sink looks for it, in {folder.shown}"
-        return f"{found}: it is not the query's checkpoint, or is on a file system that only Hadoop knows"
+        found = f"checkpointLocation has no metadata file where the sink looks for it, in {folder.shown}"
+        return f"{found}: it is not the query's checkpoint, or is on a file system that only Hadoop supports"
     try:
         found = json.loads(metadata)["id"]
     except (ValueError, KeyError, TypeError):
-        return f"the file metadata in checkpointLocation={folder.shown} is damaged: {metadata[:80]!r}"
+        return f"the metadata file in checkpointLocation={folder.shown} is damaged: {metadata[:80]!r}"
     return None if found == query_id else f"checkpointLocation belongs to query {found}, this is query {query_id}: {folder.shown}"

@@ -46,5 +46,5 @@ def pause(path: str, step: Step, batch_id: int) -> None:
     while os.getppid() == parent:
         if os.path.exists(resume_path(path, step, batch_id)):
             return
-        time.sleep(POLL_S)  # A test kills this process here; the end of its parent gives no signal.
+        time.sleep(POLL_S)  # A test kills this process here; it gets no signal when its parent ends.
     os._exit(1)

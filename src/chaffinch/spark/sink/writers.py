@@ -51,7 +51,7 @@ class CommitMessage(WriterCommitMessage):
 
 
 class _Writer(SentToExecutors):
-    """Base of both writers. `write_id`: of a batch write; only the tasks of a stream know its query."""
+    """Base of both writers. `write_id`: the id of a batch write; the id of a stream's query comes from its tasks."""
 
     _version = MESSAGE_VERSION
 
@@ -166,7 +166,7 @@ def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> Strea
 def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
     """The writer for `write`. Raises Refusal."""
     if overwrite:
-        raise invalid(ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")'))
+        raise invalid(ConfigException('mode("overwrite") cannot be used: a topic is appended to, never replaced; use mode("append")'))
     options = checked_options(given, schema, is_stream=False)
     with worded_for(_kind(options)):
         return batch_writer(options)
@@ -205,7 +205,7 @@ def batch_writer(options: SinkOptions) -> BatchWriter:
 
 
 def _planned(options: SinkOptions) -> TargetSnapshot:
-    """Checks before any task runs: folders can be written, topics exist and can take the rows."""
+    """Checks before any task runs: folders can be written to, topics exist and accept the rows."""
     from chaffinch.spark.target import client_for, forget_client
 
     if options.staging_location is not None:

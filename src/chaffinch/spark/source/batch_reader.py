@@ -1,4 +1,4 @@
-"""Batch source: reads topics with the schema of the Kafka source of Spark, as Arrow record batches.
+"""Batch source: reads topics with the schema of Spark's Kafka source, as Arrow record batches.
 
 The planner resolves start and end offsets once, and tasks fetch their ranges (`fetching.py`). With `read_committed` the end is the last
 stable offset: the read does not wait for open transactions, and leaves aborted ones out.

@@ -1,6 +1,6 @@
 """Options of the source: tables, parsed form, and checks that need no broker.
 
-Names, defaults and precedence are those of the Kafka source of Spark (KafkaSourceProvider.scala), except `read_committed`.
+Names, defaults and precedence are those of Spark's Kafka source (KafkaSourceProvider.scala), except `read_committed`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _COMMON_OPTIONS: Final = (
     Option("startingOffsetsByTimestampStrategy", "string", "error",
            "if there is no record of the starting time or later: fail, or start with the latest offset",
            choices=("error", "latest"), synonyms=(("ERROR", "error"), ("LATEST", "latest"))),
-    Option("minPartitions", "int", None, "smallest number of tasks of a read; default: one task per topic partition",
+    Option("minPartitions", "int", None, "minimum number of tasks of a read; default: one task per topic partition",
            minimum=1, maximum=1_000_000),
-    Option("maxRecordsPerPartition", "int", None, "largest number of offsets that a task reads", minimum=1),
+    Option("maxRecordsPerPartition", "int", None, "maximum number of offsets that a task reads", minimum=1),
     Option("failOnDataLoss", "bool", True,
-           "fail if offsets to be read were removed, or their topic was; otherwise they are skipped and logged"),
+           "fail if offsets to be read, or their topic, were deleted; otherwise they are skipped and logged"),
     INCLUDE_HEADERS,
     Option("kafka.isolation.level", "string", "read_committed",
            "leave out records of transactions that are not committed, or read all records", choices=("read_committed", "read_uncommitted")),
@@ -66,7 +66,7 @@ _STREAM_OPTIONS: Final = (
     Option("minOffsetsPerTrigger", "int", None,
            "wait until there are this many new offsets, or maxTriggerDelay is over; needs PySpark 4.2", minimum=1),
     Option("maxTriggerDelay", "string", "15m",
-           "longest wait of minOffsetsPerTrigger: a number and ms, s, m (min), h or d; without a unit, ms"),
+           "longest wait for minOffsetsPerTrigger: a number and ms, s, m (min), h or d; without a unit, ms"),
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = (
     *SPARK_OPTION_NAMES, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
@@ -82,14 +82,14 @@ _WITHOUT_EFFECT: Final = (
 _DESERIALIZER_HINT: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
-    "path": "load() takes no path here; give topics with one of subscribe, subscribePattern and assign",
+    "path": "load() takes no path here; name topics with one of subscribe, subscribePattern and assign",
     "kafka.auto.offset.reset": "set the start with startingOffsets",
     "kafka.auto.offset.reset.new.partitions": "partitions that are created while a query runs are read from their first record",
     "kafka.key.deserializer": _DESERIALIZER_HINT,
     "kafka.value.deserializer": _DESERIALIZER_HINT,
     "kafka.enable.auto.commit": "Spark's checkpoint stores the offsets, nothing is committed to Kafka",
     "kafka.interceptor.classes": "interceptors are not supported",
-    "topic": "it is an option of the sink; give topics to read with one of subscribe, subscribePattern and assign",
+    "topic": "it is an option of the sink; name the topics to read with one of subscribe, subscribePattern and assign",
 }
 # Options of batches or streams, including those without effect.
 _KNOWN_NAMES: Final = tuple(each if isinstance(each, str) else each.name for each in (*_COMMON_OPTIONS, *_STREAM_OPTIONS, *_WITHOUT_EFFECT))
@@ -101,7 +101,7 @@ SOURCE: Final = OptionTable(
         Option("startingOffsets", "string", "earliest", 'earliest, or JSON: {"orders":{"0":23,"1":-2}}; -2 is earliest'),
         Option("endingOffsets", "string", "latest", 'latest, or JSON: {"orders":{"0":50,"1":-1}}; -1 is latest'),
         Option("endingOffsetsByTimestamp", "string", None,
-               "where to end, as startingOffsetsByTimestamp; latest if there is no such record; overrides endingOffsets"),
+               "where to end, in the form of startingOffsetsByTimestamp; latest if there is no such record; overrides endingOffsets"),
         Option("endingTimestamp", "int", None,
                "the same for all partitions; overrides endingOffsetsByTimestamp and endingOffsets", minimum=0),
     ),
@@ -167,7 +167,7 @@ class SourceOptions:
         _check_choice(settings)
         largest, least = settings.get("maxOffsetsPerTrigger"), settings.get("minOffsetsPerTrigger")
         if largest is not None and least is not None and least > largest:
-            raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most as large")
+            raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must not be larger")
         _log_options_without_effect(settings)
         starting = _offset_choice(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,))
         ending = OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _offset_choice(settings, "ending", (OFFSET_LATEST,))
@@ -195,7 +195,7 @@ class SourceOptions:
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
-    """The option includeHeaders alone: Spark requests the schema before it says whether it reads a batch or a stream."""
+    """The option includeHeaders alone: Spark requests the schema before it is known whether a batch or a stream is read."""
     given = [value for name, value in options.items() if name.lower() == INCLUDE_HEADERS.name.lower()]
     return bool(INCLUDE_HEADERS.parse(given[-1])) if given else False
 
@@ -228,7 +228,7 @@ def _log_options_without_effect(settings: Settings) -> None:
 
 
 def _warn_of_seconds(*choices: OffsetChoice) -> None:
-    """Warn of times that look like seconds: they are allowed, but rarely intended."""
+    """Warn about times that look like seconds: they are allowed, but rarely intended."""
     for choice in choices:
         times = (choice.everywhere, *(position for _, position in choice.by_partition)) if choice.is_time else ()
         if doubtful := [time_ms for time_ms in times if time_ms is not None and time_ms in _DOUBTFUL_MS]:

@@ -1,4 +1,4 @@
-"""Conversion of `RecordColumns` to Spark rows: Arrow record batches with the schema of the Kafka source of Spark.
+"""Conversion of `RecordColumns` to Spark rows: Arrow record batches with the schema of Spark's Kafka source.
 
 Types and nullability are identical, because Spark compares schemas field by field. So are the values: a record without headers has null
 there.
@@ -21,7 +21,7 @@ TIMESTAMP_MAX_MS: Final = (2**63 - 1) // 1000
 
 
 def read_schema(*, include_headers: bool) -> str:
-    """The schema of the Kafka source of Spark."""
+    """The schema of Spark's Kafka source."""
     return READ_SCHEMA + (HEADERS_SCHEMA if include_headers else "")
 
 

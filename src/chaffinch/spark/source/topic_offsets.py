@@ -1,6 +1,6 @@
 """Start and end offsets in options and in checkpoints of Spark. Pure.
 
-The JSON format is that of the Kafka source of Spark: `{"orders":{"0":23,"1":-2}}`, -2 for the earliest and -1 for the latest offset, or
+The JSON format is that of Spark's Kafka source: `{"orders":{"0":23,"1":-2}}`, -2 for the earliest and -1 for the latest offset, or
 times in ms. A checkpoint also has each topic's id, as a name without partitions, which Spark's Kafka source skips:
 `{"orders":{"0":23},"orders@jfwh-8fNRzCYPLoFTVbHNg":{}}`.
 """
@@ -95,11 +95,11 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def from_checkpoint(fields: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Parse offsets of `to_checkpoint` or of the Kafka source of Spark. Raises ConfigException for those of another source."""
+    """Parse offsets of `to_checkpoint` or of Spark's Kafka source. Raises ConfigException for those of another source."""
     try:
         return {TopicPartition(topic, int(number)): int(offset) for topic, offsets in fields.items() for number, offset in offsets.items()}
     except (AttributeError, TypeError, ValueError):
-        text = f"the checkpoint was written by another source, it has no offsets of topics but {json.dumps(fields)}"
+        text = f"the checkpoint was written by another source: instead of topic offsets it has {json.dumps(fields)}"
         raise ConfigException(f"{text}; give the query its own checkpointLocation") from None
 
 

@@ -140,7 +140,7 @@ class _Server(ThreadingTCPServer):
 def _listening(address: str, text: Callable[[], str]) -> _Server:
     host, separator, port = address.rpartition(":")
     if not (separator and host and port.isascii() and port.isdecimal() and int(port) <= 65_535):
-        raise ConfigException(f"metrics cannot be {address!r}: it must be HOST:PORT, such as 127.0.0.1:9464; port 0 takes a free one")
+        raise ConfigException(f"metrics cannot be {address!r}: it must be HOST:PORT, such as 127.0.0.1:9464; port 0 selects a free one")
 
     class Handler(BaseHTTPRequestHandler):
         timeout = PEER_SECONDS_MAX

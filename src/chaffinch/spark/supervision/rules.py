@@ -17,7 +17,7 @@ PAUSE_MAX_S: Final = 1e6
 
 # Groups of errors that a restart cannot fix -> the reason. For the other groups a restart can help.
 _NOT_RETRIED: Final[Mapping[Group, str]] = {
-    Group.INVALID_CONFIGURATION: "a restart alone fails again: correct the data, the options or the topic",
+    Group.INVALID_CONFIGURATION: "a restart alone does not help: correct the data, the options or the topic",
 }
 _FENCED: Final = "another query has taken over this checkpoint: after a restart each would fence the other again"
 _NOT_KAFKA: Final = "this is not an error of Kafka, and a restart may not help"

@@ -64,20 +64,20 @@ def supervise(
 
     Args:
         start: builds and starts the query, and returns it. It is called for each restart.
-        restarts_max: largest number of restarts within any `window_s`.
+        restarts_max: maximum number of restarts within any `window_s`.
         window_s: length of that window in seconds.
-        pause_s: pause before a restart in seconds; doubled for each other restart in the window. At most 1e6.
+        pause_s: pause before a restart in seconds; doubled for each earlier restart in the window. At most 1e6.
         pause_max_s: largest pause in seconds. At most 1e6.
-        metrics: HOST:PORT on which Prometheus finds `/metrics`; port 0 takes a free one. Requires `checkpoint`.
+        metrics: HOST:PORT on which Prometheus finds `/metrics`; port 0 selects a free one. Requires `checkpoint`.
         checkpoint: the option `checkpointLocation` of the query, in which its sinks store their counts.
-        on_restart: is called before each pause with the error, the number of the restart (from 1) and the pause in seconds.
+        on_restart: called before each pause with the error, the number of the restart (from 1) and the pause in seconds.
 
     Returns:
         The query, when it has ended without an error.
 
     Raises:
         SupervisionEnded: the query failed and is not restarted.
-        ConfigException: an argument is wrong, or `metrics` cannot be served.
+        ConfigException: an argument is invalid, or `metrics` cannot be served.
         Exception: exceptions of `start` that are not errors of Kafka or Spark are raised unchanged.
     """
     if not callable(start):
@@ -141,7 +141,7 @@ def _run_once(start: Callable[[], StreamingQuery], metrics: Metrics | None) -> S
 
 
 def _start_and_wait(start: Callable[[], StreamingQuery], metrics: Metrics | None, presses: list[int]) -> StreamingQuery | Exception:
-    """An exception of `start` counts as an error of the query if it has a tag or comes from Spark."""
+    """Start the query and wait for it. An exception of `start` counts as an error of the query if it has a tag or comes from Spark."""
     try:
         activate_session()
         query = start()

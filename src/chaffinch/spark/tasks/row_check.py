@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 16 << 20
 """Rows are processed in chunks of about this size, so that record batches become large although the Arrow batches of Spark are small."""
 CHUNK_ROWS = 250_000
-"""Row limit of a chunk, for short rows: each bad row of a chunk takes some hundred extra bytes until its dead letter is staged."""
+"""Row limit of a chunk, for short rows: each bad row of a chunk takes about a hundred extra bytes until its dead letter is staged."""
 BAD_ROWS_PER_STEP = 20_000
 """Dead letters are built in steps of this many rows. With 15 headers each they take some 50 MB; those of a whole chunk could take
 gigabytes."""
@@ -138,7 +138,7 @@ class RowCheck:
         )
 
     def _reject_with_reasons(self, rows: Rows) -> None:
-        """Reject the rows that bring their own reason, whatever else is wrong with them. The handler is not called: they were judged."""
+        """Reject the rows that contain their own reason, whatever their other faults. The handler is not called for them."""
         if not rows.reasons:
             return
         indices = np.array(list(rows.reasons), np.int64)
@@ -204,7 +204,7 @@ class RowCheck:
         return np.setdiff1d(np.arange(len(columns), dtype=np.int64), np.array([*large, *faults], np.int64), assume_unique=True)
 
     def _partitions(self, columns: RecordColumns, wanted: Int32s | None, snapshot: TopicSnapshot) -> Int32s:
-        """The partition of the column, or else of the key as in every Kafka client, or else the sticky one."""
+        """The partition from the column, or else from the key as in every Kafka client, or else the sticky one."""
         partitions = columns.murmur2_partitions(snapshot.partition_count)
         keyless = partitions < 0
         if wanted is not None:
@@ -298,7 +298,7 @@ def _chunks(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _by_topic(rows: Rows) -> Iterator[tuple[str | None, Int64s]]:
-    """Each topic, or None for rows without one, and the indices of its rows that bring no reason of their own."""
+    """Each topic, or None for rows without one, and the indices of its rows that contain no reason of their own."""
     is_judged = np.zeros(len(rows), bool)
     is_judged[list(rows.reasons)] = True
     if rows.topic_index is None:

@@ -1,6 +1,6 @@
 """Conversion of Spark rows to `RecordColumns`: allowed columns and their types.
 
-Input: Arrow tables with the columns of the Kafka sink of Spark. The other direction is `source/rows.py`.
+Input: Arrow tables with the columns of Spark's Kafka sink. The other direction is `source/rows.py`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Rows:
 
     `partitions` int32[n]: the values of the column, NO_PARTITION for null, NEGATIVE_PARTITION below 0; None without the column.
     `keyless_headers`: rows with a header without a key; their headers are left out here, and the rows cannot be written.
-    `reasons`: index of each row that brings its own reason to be rejected -> the reason, in one line.
+    `reasons`: index of each row that contains its own reason for rejection -> the reason, on one line.
     """
 
     columns: RecordColumns
@@ -141,7 +141,7 @@ def _topics(column: pa.ChunkedArray) -> tuple[tuple[str, ...], npt.NDArray[np.in
 
 
 def _reasons(column: pa.ChunkedArray) -> dict[int, str]:
-    """The texts of the column that are neither null nor empty, by row: in one line, and cut."""
+    """The texts of the column that are neither null nor empty, by row: on one line, and cut."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -95,14 +95,15 @@ class RowHandler:
             _log.warning("close() of the exception handler %s failed", type(self._handler).__qualname__, exc_info=True)
 
     def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection], indices: Sequence[int] | None = None) -> frozenset[int]:
-        """For records above `kafka.max.request.size` or above the limit of the topic. `indices`: the records to handle; None: all."""
+        """Call the handler for records above `kafka.max.request.size` or above the limit of the topic. `indices`: the records to handle;
+        None: all."""
         if self._handles_large:
             return self._swallowed(self._handler.handle, columns, rejections, indices)
         chosen = range(len(rejections)) if indices is None else indices
         return frozenset(chosen) if self._handler.drops_large_records else frozenset()
 
     def rejected(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
-        """For records that the target rejects permanently, in a task or in the commit.
+        """Call the handler for records that the target rejects permanently, in a task or in the commit.
 
         Both methods of KIP-1038 apply: to a record that is too large for the topic, and to one for a partition that does not exist, for
         which RETRY is not a valid response.
@@ -121,7 +122,7 @@ class RowHandler:
         return swallowed
 
     def unknown_topic(self, columns: RecordColumns, rejection: Rejection) -> RetriableResponse:
-        """For records of an unknown topic. The handler is called with the first of them; its response counts for all."""
+        """Call the handler for records of an unknown topic: with the first of them; its response counts for all."""
         if not self._handles_unknown_topics:
             return RetriableResponse.RETRY
         return self._call(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)

@@ -29,7 +29,7 @@ class StagedWriter:
     """Stages the bytes of one task attempt: in memory up to `inline_bytes_max`, then in one file in the folder that `spill` returns.
 
     `spill` is called when a file is needed, and raises Refusal if none can be created. Positions are offsets in the file, or in memory
-    without one.
+    if there is no file.
     """
 
     def __init__(self, spill: Callable[[], Folder], name: str, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
@@ -94,7 +94,7 @@ class StagedWriter:
 
 
 class DeadLetterStore:
-    """Dead letters that the committing process creates, until they are pushed: in memory up to `inline_bytes_max`, then in files of
+    """Holds dead letters that the committing process creates, until they are pushed: in memory up to `inline_bytes_max`, then in files of
     about that size. Call `discard` at the end of the commit.
     """
 

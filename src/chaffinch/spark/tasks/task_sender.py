@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from chaffinch.producer.futures import RecordFuture
 
 CHUNKS_IN_FLIGHT_MAX = 4
-"""Largest number of chunks in flight. Their rows stay in memory until the outcome is known, because rejected rows become dead letters.
+"""Maximum number of chunks in flight. Their rows stay in memory until the outcome is known, because rejected rows become dead letters.
 The same limit applies to chunks of dead letters."""
 # Errors that concern a row, not the cluster.
 ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
@@ -52,7 +52,7 @@ _producers: LruCache[ProducerOptions, Producer] = LruCache(lambda producer: prod
 def producer_for(options: ProducerOptions, topics: Sequence[TopicSnapshot] = ()) -> Producer:
     """The cached producer with these options; tasks of a worker use it one after another. Raises ConfigException.
 
-    A producer that has written to a topic of the same name with another id is replaced: without acknowledgements it would not notice
+    A producer that has written to a topic of the same name with a different id is replaced: without acknowledgements it would not notice
     that the topic was deleted, and its batches would be lost.
     """
     written = _topic_ids.setdefault(options, {})

@@ -76,4 +76,4 @@ def test_too_long_transaction_timeout_error_names_the_limit() -> None:
     rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.INVALID_TRANSACTION_TIMEOUT.number)]
     error = rig.call(events.InitTransactionsCalled, "init")
     text = "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms, 900000 unless it is set: "
-    assert text + "give a smaller one, or raise the broker's" in str(error)
+    assert text + "give a smaller one, or raise the broker's limit" in str(error)

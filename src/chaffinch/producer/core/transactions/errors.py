@@ -39,7 +39,7 @@ def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: 
     """
     if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
         text = f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms, {_TIMEOUT_MAX_MS} unless it is set"
-        return with_message(error, f"{text}: give a smaller one, or raise the broker's")
+        return with_message(error, f"{text}: give a smaller one, or raise the broker's limit")
     is_late = error.code is codes.INVALID_TXN_STATE and open_ms is not None and open_ms >= timeout_ms
     if not (is_late or error.code in FENCED_CODES) or error.message.endswith(FENCED_ADVICE):
         return error
