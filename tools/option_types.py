@@ -160,7 +160,7 @@ from __future__ import annotations
 class {part.name}(TypedDict, total=False):
     """{part.documentation}
 
-    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
+    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, for example from a file.
     """
 
 {body}

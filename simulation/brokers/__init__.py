@@ -1,1 +1,1 @@
-"""Simulated broker process: its disk, and variants that give wrong answers or validate in another order."""
+"""Simulated broker process: its disk, and variants that send wrong responses or validate in a different order."""

@@ -133,7 +133,7 @@ class BrokerProcess:
         self.deleted_names: set[str] = set()
         """Planned topics that the administrator has deleted: a start does not recreate them."""
         self.created_ms: dict[UUID, int] = {}
-        """Creation time of each topic by id, at the latest."""
+        """Latest possible creation time of each topic, by id."""
         self.start_offsets: dict[TopicPartition, int] = {}
         """The latest observed start offset of each log. One written just before a process was killed may be gone after a power loss."""
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]

@@ -22,7 +22,7 @@ from simulation.world import World
 AFFECTED_CLIENTS: Final = ("plain", "transactional")
 """Client id prefixes of the affected clients."""
 MISLEADING_CODES: Final = (codes.CORRUPT_MESSAGE, codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS)
-"""Retriable codes that say that the attempt was not stored, which is true."""
+"""Retriable codes which mean that the attempt was not stored; that is true."""
 MISLED_OF: Final = 3
 """One refused batch in this many gets only retriable codes."""
 

@@ -1,4 +1,4 @@
-"""Checkers of deliveries and commits of consumers in the quiet world. They compare facts only, as those of `checkers`."""
+"""Checkers of deliveries and commits of consumers in the quiet world. They compare facts only, like those of `checkers`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def only_processed_records_are_committed(history: History, offsets: Offsets) -> 
 def members_start_at_committed_offsets(history: History) -> Iterator[str]:
     """A member starts at the last committed offset: any that may have been the last one while it looked it up.
 
-    A commit without an answer may be written at any time after it was sent, until a later generation of the group begins.
+    A commit without a response may be written at any time after it was sent, until a later generation of the group begins.
     """
     by_place: dict[TopicPartition, list[CommitAttempt]] = {}
     for commit in history.commits:
@@ -172,7 +172,7 @@ def _joined_after(commit: CommitAttempt, other: CommitAttempt) -> bool:
 
 
 def last_offset_is_committed(history: History, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
-    """After the last member has left in order, nothing is left to read.
+    """After the last member has left cleanly, nothing is left to read.
 
     A commit still in flight may be written after the last answered one and replace it: its member had given up that connection.
     """

@@ -136,7 +136,7 @@ class Group:
 
 
 class Member:
-    """One position in a group and the successive processes that fill it. `is_leaving`: the process is to end in order.
+    """One position in a group and the successive processes that fill it. `is_leaving`: the process is to end cleanly.
 
     A process that was replaced without being informed ends when it is fenced, or with the group.
     """
@@ -186,7 +186,7 @@ class Member:
             self._start_after(self._newest)
 
     def start_replacement(self) -> None:
-        """Let the process leave the group in order; another one starts later."""
+        """Let the process leave the group cleanly; another one starts later."""
         self.world.count("members asked to leave")
         self.is_leaving = True
 

@@ -1,7 +1,7 @@
 """History of one group (Jepsen's word): deliveries, processing and commits of its members in order, for `consumer_checkers`.
 
 `Span`: one partition assigned to one member. `CommitAttempt`: one attempt to commit an offset, recorded when its request is sent. An
-attempt without an answer may be carried out at any later time.
+attempt without a response may be carried out at any later time.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from simulation.transport import Connection, Transport
 from simulation.world import World
 
 ORDINARY_SHARE: Final = 0.15
-"""Share of eligible records that are sent the ordinary way, as if they had headers, for example."""
+"""Share of eligible records that are sent the ordinary way, for example as if they had headers."""
 IN_PART_SHARE, REFUSED_SHARE, INTERRUPTED_SHARE = 0.06, 0.02, 0.04
 """Shares of writes and reads."""
 SLOW_WAKE_MS: Final = (0, 0, 1, 4)

@@ -157,7 +157,7 @@ def test_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (KeyboardInterrupt(), (), 130, "nothing was written"),
         (SystemExit(143), (), 143, "nothing was written"),
-        (KeyboardInterrupt(), ("what was replayed is written",), 130, "what was replayed is written"),
+        (KeyboardInterrupt(), ("all letters replayed so far are written",), 130, "all letters replayed so far are written"),
         (KeyboardInterrupt(), ("b is written", "those before b are replayed"), 130, "b is written; those before b are replayed"),
     ],
 )
@@ -253,10 +253,10 @@ def test_silent_broker_fails_before_spark_starts(no_spark: None, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "report", "says"),
     [
-        ((), REPORT, "what was replayed is written"),
+        ((), REPORT, "all letters replayed so far are written"),
         (("--dry-run",), REPORT, "nothing was written"),
         (("--token", "t"), ReplayReport(is_repetition=True), "nothing was written"),
-        (("--token", "t"), ReplayReport(is_repetition=True) + REPORT, "what was replayed is written"),
+        (("--token", "t"), ReplayReport(is_repetition=True) + REPORT, "all letters replayed so far are written"),
         ((), ReplayReport(), "nothing was written"),
     ],
 )

@@ -62,14 +62,14 @@ def test_example_of_document_is_valid() -> None:
         ({"is_dry_run": "no"}, "is_dry_run cannot be 'no': it must be True or False"),
         (
             {"client": "broker:9092"},
-            "client cannot be 'broker:9092': it must be a mapping of options named kafka.* to values, strings both",
+            "client cannot be 'broker:9092': it must be a mapping of options named kafka.* to values, both strings",
         ),
-        ({"client": {**CLIENT_OPTIONS, "kafka.retries": 1}}, "it must be a mapping of options named kafka.* to values, strings both"),
+        ({"client": {**CLIENT_OPTIONS, "kafka.retries": 1}}, "it must be a mapping of options named kafka.* to values, both strings"),
         ({"writing": {"kafka.linger.ms": 5}}, "writing cannot be {'kafka.linger.ms': 5}: it must be a mapping of options named kafka.*"),
         ({"writing": {"kafka.compression.type": "zip"}}, "option kafka.compression.type cannot be 'zip': it must be "),
         ({"writing": {"topic": "t"}}, "unknown option 'topic'"),
         ({"writing": {"kafka.transactional.id": "a"}}, "'kafka.transactional.id': a replay derives the names of its transactions"),
-        ({"repairs": ["key"]}, "repairs cannot be ['key']: it must be a mapping of columns to SQL expressions, strings both"),
+        ({"repairs": ["key"]}, "repairs cannot be ['key']: it must be a mapping of columns to SQL expressions, both strings"),
         ({"only": "INVALID_RECORD"}, "--only cannot be 'INVALID_RECORD': it must be a sequence of error names"),
         ({"only": 5}, "--only cannot be 5: it must be a sequence of error names"),
         ({"only": [5]}, "--only cannot be [5]: it must be a sequence of error names"),
@@ -119,7 +119,7 @@ def test_missing_folder_is_refused_before_java_starts(broker: EmbeddedBroker, tm
 def test_file_instead_of_folder_is_refused_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """With what it is, and where letters are: a folder that could be written to is of no use to who replays."""
     (tmp_path / "letters.parquet").write_text("")
-    said = r"/letters\.parquet: it is a file, give its folder; give the value of errors\.dead\.letter\.path$"
+    said = r"/letters\.parquet: it is a file: give its folder; give the value of errors\.dead\.letter\.path$"
     with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet=.*{said}"):
         check_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "letters.parquet")))
 

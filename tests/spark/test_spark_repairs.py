@@ -69,7 +69,7 @@ def test_repair_failing_for_later_file_is_named(spark: SparkSession, broker: Emb
         write(rows_of, broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
         (made,) = tmp_path.glob("*-*.parquet")
         made.rename(tmp_path / name)
-    left = r"nothing of b\.parquet was written, the files before it, by name, are replayed$"
+    left = r"no letters of b\.parquet were written; the files before it, by name, are replayed$"
     with pytest.raises(Refusal, match=FAILED + left):
         replay(spark, plan(broker, path=str(tmp_path), repairs={"key": FAILS}))
     assert values(broker, topic) == {"1": 1}

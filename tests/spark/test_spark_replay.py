@@ -185,7 +185,7 @@ def test_topic_that_rejects_note_gets_no_rows(
     before = broker.read(dead).num_rows
     said = rf"MESSAGE_TOO_LARGE: the note with the ends of the replayed letters in 1 partition of {dead} takes \d+ bytes, max.message.bytes"
     for each in (replace(keyed, is_dry_run=True), keyed):
-        with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to \d+ at least, and start again$"):
+        with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to at least \d+, and start again$"):
             replay(spark, each)
     with monkeypatch.context() as patch:
         patch.setattr(topic_replay, "refuse_large_notes", lambda *_: None)

@@ -48,17 +48,23 @@ def test_unfit_worker_is_reported(workers: Sequence[Worker], reason: str | None)
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11", "set PYSPARK_PYTHON"),
         ("ModuleNotFoundError: No module named 'chaffinch'", "lacks the package chaffinch: install it"),
         ("ModuleNotFoundError: No module named 'chaffinch.spark'", "lacks the package chaffinch: install it"),
-        ("ModuleNotFoundError: No module named 'chaffinch.spark.versions'", "a worker has another version of Chaffinch than the driver"),
+        (
+            "ModuleNotFoundError: No module named 'chaffinch.spark.versions'",
+            "a worker has a different version of Chaffinch than the driver",
+        ),
         (
             "AttributeError: Can't get attribute '_received' on <module 'chaffinch.spark.sink.writers' from",
-            "a worker has another version of Chaffinch than the driver",
+            "a worker has a different version of Chaffinch than the driver",
         ),
         (
             "AttributeError: Can't get attribute 'FoundOffset' on <module 'chaffinch' from",
-            "a worker has another version of Chaffinch than the driver",
+            "a worker has a different version of Chaffinch than the driver",
         ),
-        ("AttributeError: module 'chaffinch' has no attribute 'FoundOffset'", "a worker has another version of Chaffinch than the driver"),
-        ("AttributeError: module 'chaffinch.spark' has no attribute 'Refusal'", "a worker has another version of Chaffinch"),
+        (
+            "AttributeError: module 'chaffinch' has no attribute 'FoundOffset'",
+            "a worker has a different version of Chaffinch than the driver",
+        ),
+        ("AttributeError: module 'chaffinch.spark' has no attribute 'Refusal'", "a worker has a different version of Chaffinch"),
         ("ModuleNotFoundError: No module named 'pyarrow'", "lacks the package pyarrow"),
         (
             'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file',

@@ -13,7 +13,7 @@ from chaffinch.public_names import exported_from
 class BrokerOptions(TypedDict, total=False):
     """Options of EmbeddedBroker as keywords (docs/reference/broker.md).
 
-    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
+    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, for example from a file.
     """
 
     error_numbering: Literal["apache", "kip"]

@@ -54,7 +54,7 @@ class ConsumeRun:
         self.committed: Mapping[TopicPartition, int] = {}
 
     def run(self, show: Callable[[int], None]) -> None:
-        """Copy all records. If an error or a signal ends the run, the records written before stay in the output."""
+        """Copy all records. If an error or a signal ends the run, the records written so far stay in the output."""
         try:
             for tp, records in self._reader:
                 with self._signals_deferred():
@@ -102,7 +102,7 @@ class ConsumeRun:
         self._has_partial_write = False
 
     def _record_written(self, tp: TopicPartition, records: RecordColumns, count: int) -> None:
-        """Note that the sink has the first `count` records."""
+        """Record that the sink has the first `count` records."""
         assert records.offsets is not None
         if count:
             self._written[tp] = int(records.offsets[count - 1]) + 1

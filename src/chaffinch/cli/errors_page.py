@@ -56,7 +56,7 @@ number or class, and lists the errors of a group:
 chaffinch errors INVALID_COMPACTION_KEY
 ```
 
-## From a text to what to do
+## From an error text to its remedy
 
 | the text looks like | it comes from | where to look |
 |---|---|---|
@@ -107,7 +107,7 @@ OUT_OF_ORDER_SEQUENCE_NUMBER. The numbering applies to Produce responses only.
 
 ## Old versions of Produce
 
-The code of a refusal depends on the version of the request, because old clients know fewer codes.
+The code of a refusal depends on the version of the request, because old clients support fewer codes.
 
 | refusal | Produce 0 to 7 | Produce 8 and later, `apache` | Produce 8 and later, `kip` |
 |---|---|---|---|

@@ -29,7 +29,7 @@ def list_command(control: ControlPort, as_json: AsJson = False) -> None:
 @app.command()
 def add(
     control: ControlPort,
-    api: Annotated[str, typer.Option("--api", metavar="NAME", help="Requests of this API, by Kafka's name or number.")] = "Produce",
+    api: Annotated[str, typer.Option("--api", metavar="NAME", help="Requests of this API, given by its Kafka name or number.")] = "Produce",
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Only requests that name this topic.")
     ] = None,

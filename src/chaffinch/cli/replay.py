@@ -120,7 +120,7 @@ def _run_replay(plan: ReplayPlan) -> ReplayReport:
         return report
     except (KeyboardInterrupt, SystemExit) as interruption:
         if report is not None and report.read and not plan.is_dry_run:
-            interruption.add_note("what was replayed is written")
+            interruption.add_note("all letters replayed so far are written")
         raise
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:
         text = str(error)

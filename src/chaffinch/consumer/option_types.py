@@ -15,7 +15,7 @@ class ConsumerOptions(TypedDict, total=False):
 
     The two deserializers are not in it: they are arguments with a type of their own, which decides the types of keys and values.
 
-    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
+    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, for example from a file.
     """
 
     bootstrap_servers: str | Sequence[str] | None

@@ -14,7 +14,7 @@ from chaffinch.public_names import exported_from
 class ProducerOptions(TypedDict, total=False):
     """Options of Producer and AsyncProducer as keywords (docs/reference/producer.md). None means not given.
 
-    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
+    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, for example from a file.
     """
 
     bootstrap_servers: str | Sequence[str] | None

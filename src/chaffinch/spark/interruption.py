@@ -57,7 +57,7 @@ def silenced_log() -> Iterator[None]:
         # Not Spark's setLogLevel: it drops the separate log level of shells, of which Python is one.
         set_level, level = log4j.core.config.Configurator.setRootLevel, log4j.LogManager.getRootLogger().getLevel()
         set_level(log4j.Level.OFF)
-    except Exception:  # No running Spark in this process. Only the log is concerned, so this is not an error.
+    except Exception:  # No running Spark in this process. Only the log is affected, so this is not an error.
         yield
         return
     try:
@@ -82,8 +82,8 @@ def _wait_for_tasks(context: Any) -> None:
 class JavaStart:
     """Context manager around the start of a Java. Ctrl-C, or a SIGTERM whose handler raises, ends that Java before the exception is raised.
 
-    Raised at once, the exception would leave Java running: PySpark removes the directory in which Java writes its port, and a Java that
-    cannot write it never ends.
+    If it were raised immediately, the exception would leave Java running: PySpark removes the directory in which Java writes its port, and
+    a Java that cannot write it never ends.
 
     A Java that already ran is left alone, and its current call completes first: the handler of PySpark would call it in the middle of that
     call, and Py4J prints the traceback of an interrupted call.
@@ -145,7 +145,7 @@ class JavaStart:
 
 
 def _reset_pyspark() -> None:
-    """Clear what PySpark caches of a Java that has ended: otherwise the next session would use it."""
+    """Clear PySpark's cached references to a Java that has ended: otherwise the next session would use them."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

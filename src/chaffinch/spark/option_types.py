@@ -12,7 +12,7 @@ from chaffinch.public_names import exported_from
 class KafkaSinkOptions(TypedDict, total=False):
     """Options of KafkaSink as keywords (docs/reference/spark-sink.md). None means not given.
 
-    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
+    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, for example from a file.
     """
 
     kafka_bootstrap_servers: str | None

@@ -55,7 +55,7 @@ class SentToExecutors:
     """Base class of objects that a driver pickles for executors. `_version`: of this process; `_planned_with`: of the process that
     created it.
 
-    The state is pickled separately, so that an executor with another version can report VERSIONS_DIFFER instead of failing to unpickle.
+    The state is pickled separately, so that an executor with a different version can report VERSIONS_DIFFER instead of failing to unpickle.
     """
 
     _version: str

@@ -27,7 +27,7 @@ _ADVICE: Final = (
     (
         r"No module named 'chaffinch\.\w+\.|Can't get attribute '\w+' on <module 'chaffinch['.]"
         r"|module 'chaffinch(?:\.\w+)?' has no attribute",
-        "a worker has another version of Chaffinch than the driver: install the same version everywhere (docs/how-to/spark-cluster.md)",
+        "a worker has a different version of Chaffinch than the driver: install the same version everywhere (docs/how-to/spark-cluster.md)",
     ),
     (
         r"No module named '(pyspark_chaffinch|" + "|".join(NEEDED) + r")\b",
@@ -53,13 +53,13 @@ _ADVICE: Final = (
     ),
     (
         r'No FileSystem for scheme "?([\w.+-]+)',
-        "Spark has no driver for locations that begin with {0}: put checkpointLocation on a file system that it knows, or give the "
+        "Spark has no driver for locations that begin with {0}: put checkpointLocation on a file system that it supports, or give the "
         "session the driver's jar (spark.jars.packages; for s3a: org.apache.hadoop:hadoop-aws)",
     ),
     (
         r"Class (org\.apache\.hadoop\.fs\.[\w.]+) not found",
-        "Spark lacks the driver of a file system, {0}: put checkpointLocation on one that it knows, or give the session the driver's jar "
-        "(spark.jars.packages)",
+        "Spark lacks the driver of a file system, {0}: put checkpointLocation on one that it supports, or give the session the driver's "
+        "jar (spark.jars.packages)",
     ),
     (
         r"mkdir of (\S+) failed",
@@ -77,7 +77,7 @@ _ADVICE: Final = (
     (
         r"Python worker failed to connect back",
         "a Python that Spark has started did not answer within 10 seconds: either the machine is too busy, so start the query again; or it "
-        "ended at once, for example because the Python of a Spark Connect server lacks the packages of pyspark[connect]",
+        "ended immediately, for example because the Python of a Spark Connect server lacks the packages of pyspark[connect]",
     ),
 )
 """(pattern in the text of Spark, advice). The first match counts; `{0}` is its group."""
@@ -116,7 +116,7 @@ def check_workers(spark: SparkSession) -> None:
 
 
 def check_server(spark: SparkSession, remote: str) -> None:
-    """Check that a Spark Connect server knows the format. Raises WorkersUnfit. Its workers are not checked.
+    """Check that a Spark Connect server supports the format. Raises WorkersUnfit. Its workers are not checked.
 
     A function sent to the workers could check them, but it needs the client's Python version there, which the format does not.
     """

@@ -1,8 +1,8 @@
 """Output modes and save modes that Spark refuses before it calls a data source: refused earlier, with the mode to use instead.
 
 Spark refuses output mode `update` for every Python sink, but only after `start()`, in the thread of the query. It refuses every save mode
-but append and overwrite, also its default, in `save()`. Neither error names a way out that fits a topic. `session` therefore adds a check
-to `start` and `save` of the PySpark classes that it uses. Without `session` the errors are those of Spark.
+but append and overwrite, also its default, in `save()`. Neither error names an alternative that fits a topic. `session` therefore adds a
+check to `start` and `save` of the PySpark classes that it uses. Without `session` the errors are those of Spark.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _modes_in_java(writer: Any) -> tuple[str, str]:
     for name in ("source", "outputMode"):
         try:
             field = writer._jwrite.getClass().getDeclaredField(name)
-        except Py4JJavaError:  # Then the error is that of Spark.
+        except Py4JJavaError:  # Spark will report the error.
             return "", ""
         field.setAccessible(True)
         value = field.get(writer._jwrite)

@@ -155,7 +155,7 @@ def test_fenced_driver_with_unchanged_marker_may_restart() -> None:
 @pytest.mark.parametrize(
     ("is_stream", "advice"),
     [
-        (True, "two queries run from one checkpoint, stop one of them"),
+        (True, "two queries run from one checkpoint: stop one of them"),
         (False, "two writes had one idempotencyToken .* do not run it again"),
     ],
 )
@@ -441,7 +441,7 @@ class TestBatchWrites:
         ("step", "remedy", "text", "written"),
         [
             (Step.PUSH, Remedy.AGAIN, "no rows of the batch are visible", []),
-            (Step.END_TRANSACTION, Remedy.LOOK, "whether the rows are written is not known; check the topic before", FIRST_ROWS),
+            (Step.END_TRANSACTION, Remedy.LOOK, "it is unknown whether the rows are written; check the topic before", FIRST_ROWS),
         ],
     )
     def test_fenced_write_without_marker_reports_whether_it_may_be_written(

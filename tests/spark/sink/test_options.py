@@ -79,7 +79,7 @@ def test_names_are_found_without_regard_to_case() -> None:
         ),
         ({"errors__dead__letter__path": "/d"}, "errors.dead.letter.path needs errors.tolerance=all"),
         ({"errors__dead__letter__queue__topic__name": "d"}, "errors.dead.letter.queue.topic.name needs errors.tolerance=all"),
-        ({"kafka__compression__level": "3"}, "each codec has its own, such as kafka.compression.zstd.level"),
+        ({"kafka__compression__level": "3"}, "each codec has its own option, such as kafka.compression.zstd.level"),
         ({"kafka__compression__gzip__level": "99"}, "it must be at least -1 and at most 9 and not 0"),
         ({"kafka__compression__gzip__level": "0"}, "it must be at least -1 and at most 9 and not 0"),
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
@@ -174,7 +174,7 @@ def test_a_name_left_empty_is_refused(name: str) -> None:
         ({"deliveryguarantee": "none", "idempotencytoken": "x"}, "'idempotencyToken': it belongs to deliveryGuarantee=exactly-once"),
         ({"subscribe": "orders"}, "'subscribe': this is an option of the source"),
         ({"kafka.key.serializer": "x"}, "keys and values are written as they are"),
-        ({"kafka.group.id": "x"}, "a sink is in no group"),
+        ({"kafka.group.id": "x"}, "a sink does not join a group"),
         ({"kafka.transaction.timeout.ms": str(2**31)}, "at least 1 and at most 2147483647"),
     ],
 )

@@ -229,7 +229,7 @@ class TestMarkers:
             self.recreate(broker, "markers", 1)
             with pytest.raises(
                 Refusal,
-                match=r"MARKER_MISSING: .* last transaction of chaffinch-[^ ]+ is committed: its marker was lost since, .*'markers'",
+                match=r"MARKER_MISSING: .* last transaction of chaffinch-[^ ]+ is committed: its marker has since been lost, .*'markers'",
             ):
                 write("markers")
         else:

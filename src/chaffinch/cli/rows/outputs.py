@@ -18,7 +18,7 @@ from chaffinch.cli.rows.standard_input import can_block
 
 _DESCRIPTOR_PATH: Final = re.compile(r"(?:/dev|/proc/(?P<process>\d+)(?:/task/\d+)?)/fd/(?P<number>\d{1,9})")
 _LINKS_MAX: Final = 40
-"""The limit of Linux."""
+"""Limit of Linux on the symbolic links in a path."""
 _NOT_REPLACEABLE_ERRNOS: Final = (errno.EBUSY, errno.EPERM, errno.EACCES)
 _WRITE_ERRNOS: Final = (*DISK_FULL_ERRNOS, errno.EIO, errno.EBADF)
 
@@ -26,8 +26,8 @@ _WRITE_ERRNOS: Final = (*DISK_FULL_ERRNOS, errno.EIO, errno.EBADF)
 class Output(NamedTuple):
     """An open output file. `publish()` replaces the old file with the content of `file`.
 
-    `may_block`: a write may block until the other end reads. `is_streamed`: the reader gets written bytes at once, even if a later write
-    fails.
+    `may_block`: a write may block until the other end reads. `is_streamed`: the reader gets written bytes immediately, even if a later
+    write fails.
     """
 
     file: IO[bytes]

@@ -1,4 +1,4 @@
-"""The commit of one micro-batch: what it asks for, in which order, and what the answers mean. No I/O, nothing of Spark.
+"""The commit of one micro-batch: its requests, their order, and the meaning of the responses. No I/O, no Spark.
 
 Internal; may change without notice.
 """

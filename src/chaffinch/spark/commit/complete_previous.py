@@ -1,18 +1,19 @@
 """Completion of a query's previous transaction: commits the partitions that never received its commit marker.
 
 The coordinator has committed the transaction, but some partitions still hold it open (`hanging_transactions.py` says how that happens).
-No row is lost or doubled, at whatever step a driver dies:
+No row is lost or duplicated, whatever the step at which a driver dies:
 
 - Only transactions with the epoch that the coordinator reports are committed. With EndTxn up to version 4, which is the highest sent, a
   transaction keeps its epoch to the end, and each of ours has its own. Transactions open under a lower epoch were aborted, and are left to
   `Search`.
-- The leader of every partition of that transaction is asked until it responds: the next InitProducerId makes the coordinator forget the
-  outcome. The checkpoint lists these partitions; without a checkpoint, all known partitions are asked for.
-- A pending marker of the group may belong to an aborted attempt, so the leader of its `__consumer_offsets` partition is asked for its
+- The leader of every partition of that transaction is queried until it responds: the next InitProducerId makes the coordinator forget
+  the outcome. The checkpoint lists these partitions; without a checkpoint, all known partitions are queried.
+- A pending marker of the group may belong to an aborted attempt, so the leader of its `__consumer_offsets` partition is queried for its
   epoch, too. If that is unknown and the id is the query's own, it belongs to the previous transaction: each transaction completes the
-  marker before it begins. A stream's id counts as its own. If others may have used the id since, it may belong to any transaction.
-- The leaders get WriteTxnMarkers (KIP-664), as from the coordinator, until they report the markers as replicated. Each marker is final by
-  itself, a repeated one has no effect, a late one is refused or finds nothing open, and the coordinator's state does not change. If a
+  marker before it begins. A stream's id counts as its own. If others may have used the id in the meantime, it may belong to any
+  transaction.
+- The leaders get WriteTxnMarkers (KIP-664), as from the coordinator, until they report the markers as replicated. Each marker is final on
+  its own, a repeated one has no effect, a late one is refused or finds nothing open, and the coordinator's state does not change. If a
   driver dies here, the next one writes the rest. Only the rows of a committed transaction are ever open under its epoch.
 - WriteTxnMarkers requires rights that a writer may lack (ClusterAction, or Alter on the cluster). Without them a short transaction under
   the same epoch commits the same partitions. Between AddPartitionsToTxn and EndTxn it can be aborted like any other: if the driver dies
@@ -55,7 +56,7 @@ from chaffinch.spark.refusals import Refusal, Remedy
 
 OFFSETS_TOPIC = "__consumer_offsets"
 PAUSES_MS = (0, 0, 100, 200, 400, 800, 1_600, 3_200, 6_400)
-"""Before each check for open transactions: a coordinator that has just started may lose the markers of a short transaction again."""
+"""Pauses before the checks for open transactions: a coordinator that has just started may lose the markers of a short transaction again."""
 _STEP = Step.FINISH_COMMIT
 # Another writer was faster, at the partition or at the coordinator: the next check shows the result.
 _OVERTAKEN = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.TRANSACTION_COORDINATOR_FENCED})
@@ -67,7 +68,7 @@ def complete_previous_transaction(
     """Commit the open partitions of the previous transaction, if its coordinator has committed it. Returns whether the outcome is known.
 
     `written_to`: the partitions of that transaction, None if unknown. `is_pending`: the group's marker is still open. `waits` is False for
-    a batch that starts no transaction, so that the coordinator keeps the outcome: then each leader is asked once, and the next batch
+    a batch that starts no transaction, so that the coordinator keeps the outcome: then each leader is queried once, and the next batch
     completes the rest. That includes a short transaction, which would have to be waited for, and rows whose marker is pending or unknown.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
@@ -87,7 +88,7 @@ def complete_previous_transaction(
                 identity.producer_id, needed, plan.topic_partitions(), request_plan.retry_policy, may_be_gone=True
             )
             hanging = _with_epoch(found, identity)
-            # The marker may have been of a transaction that was ending; or the marker of this one has become pending since.
+            # The marker may have belonged to a transaction that was ending; or the marker of this one has since become pending.
             if is_pending or hanging or number:
                 is_pending = yield from requests.is_marker_pending(_STEP, request_plan)
             if is_pending and not waits:
@@ -129,7 +130,7 @@ def _with_epoch(found: set[HangingTransaction], identity: ProducerIdentity) -> s
 def _pending_marker_transactions(
     plan: CommitPlan, identity: ProducerIdentity
 ) -> Generator[Operation, Reply, set[HangingTransaction] | None]:
-    """The partition that holds the group's marker open for this transaction; empty if the marker is of another one.
+    """The partition that holds the group's marker open for this transaction; empty if the marker belongs to another one.
 
     None if the partition, or the transaction of the marker, is unknown.
     """
@@ -146,17 +147,17 @@ def _pending_marker_transactions(
 
 def marker_outcome_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
     if plan.has_own_id:
-        why, first = "the coordinator does not report its outcome", "before the next start, which may take it for aborted,"
+        why, first = "the coordinator does not report its outcome", "before the next start, which may treat it as aborted,"
     else:
-        why, first = f"others may have used transactional id {plan.transactional_id} since", "run it again once; if this error recurs,"
-    then = "rows exist then, continue after them with a new checkpoint"
+        why, first = f"others may have used transactional id {plan.transactional_id} later", "run it again once; if this error recurs,"
+    then = "rows exist after that, continue after them with a new checkpoint"
     if not plan.is_stream:
-        then = "rows do not exist then, write them with another idempotencyToken, without a kafka.transactional.id"
+        then = "rows do not exist after that, write them with another idempotencyToken, without a kafka.transactional.id"
     return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
         f"the marker of this {'batch' if plan.is_stream else 'write'} in group {plan.group_id} is pending, and {why}, so it is unknown "
         f"whether it is committed; nothing more is written; {first} use chaffinch transactions abort for the open transactions that "
-        f"describe-producers shows of producer {producer_id}, or of an earlier one of this id, in its topics and {OFFSETS_TOPIC}; "
+        f"describe-producers shows for producer {producer_id}, or for an earlier one of this id, in its topics and {OFFSETS_TOPIC}; "
         f"if its {then}",
     )  # fmt: skip
 

@@ -69,9 +69,9 @@ class Search:
 
     step: Step = Step.FIND_HANGING_TRANSACTIONS
     waits: bool = True
-    """False: each leader is asked once, and partitions without an answer are treated as having nothing open."""
+    """False: each leader is queried once, and partitions without a response are treated as having nothing open."""
     refused: ErrorCode = codes.NONE
-    """Why the result may be incomplete: the error of a leader that never answers, or may not."""
+    """Why the result may be incomplete: the error of a leader that does not support the request, or refuses it."""
     last_response_ms: int = 0
     """Time of the last response; 0 before any."""
     _answered: set[TopicPartition] = field(default_factory=set)
@@ -87,7 +87,7 @@ class Search:
     ) -> Generator[Operation, Reply, set[HangingTransaction]]:
         """Finds open transactions in `needed`, and in `others` as far as the first request returns them.
 
-        Leaders of `needed` are asked until they respond; no partition is asked for twice. Raises Refusal when the retries are exhausted;
+        Leaders of `needed` are queried until they respond; no partition is queried twice. Raises Refusal when the retries are exhausted;
         with `may_be_gone`, not if the brokers know none of the missing partitions by then.
         """
         hanging: set[HangingTransaction] = set()

@@ -6,7 +6,7 @@ it in a Spark worker; tests and the simulation drive it directly, and can interr
 Each row is written exactly once, wherever the commit is interrupted:
 - Rows, dead letters and the marker become visible together, with one EndTxn.
 - InitProducerId fences every earlier writer and waits for the end of its transaction. Only then is the marker read, as a stable offset.
-  If the marker says that the batch is in Kafka, nothing is written.
+  If the marker shows that the batch is in Kafka, nothing is written.
 - A committed transaction that is still open in a partition is committed there before InitProducerId (`complete_previous.py`). Open
   transactions of an earlier attempt are aborted before anything is written to their partitions (`hanging_transactions.py`).
 - EndTxn without a response is retried, never followed by an abort. If all attempts fail, the next run reads the marker.
@@ -52,7 +52,7 @@ from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import changed_topic, recreated_topic
 
 ATTEMPTS_MAX = 3
-"""How often one commit pushes the batch if its transaction must be restarted; then the query fails and may be restarted."""
+"""How many times one commit pushes the batch if its transaction must be restarted; after that the query fails and may be restarted."""
 
 
 def commit_batch(plan: CommitPlan) -> Commit:
@@ -107,7 +107,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
 
 def _is_empty(plan: CommitPlan) -> bool:
     """Whether there are neither rows nor notes, nor a need for a marker: without a known checkpoint only markers record a stream's batches.
-    A token stays unused by a frame without rows, which contains nothing to write once."""
+    A frame without rows does not use up its token: it contains nothing to write once."""
     has_only_marker = plan.is_stream and plan.group_id is not None and not plan.has_checkpoint
     return plan.row_count == 0 and not plan.notes and not has_only_marker
 
@@ -120,7 +120,7 @@ def _skipped(plan: CommitPlan, marker: Marker | None) -> Commit:
 
 
 def _name_dead_letters(plan: CommitPlan, writer_id: str | None) -> Generator[Operation, Reply, None]:
-    """Makes the hidden file of the writer that committed the batch the batch's own.
+    """Renames the hidden file of the writer that committed the batch to the name of the batch's file.
 
     Never before the commit is known: a fenced driver learns of the fencing from Kafka only, and a rename sends no request to Kafka.
     """
@@ -160,7 +160,7 @@ class _Writer:
     """State of the checkpoint at the start of the commit; with the partitions of this transaction from NOTE_ENDING on."""
     search: Search = field(default_factory=Search)
     pushed: Pushed = field(default_factory=Pushed)
-    """What the newest attempt stored."""
+    """Amounts that the newest attempt stored."""
     may_be_committed: bool = False
     """EndTxn was sent: from here on there is no abort."""
 
@@ -257,7 +257,7 @@ class _Writer:
                 Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
                 f"an earlier transaction of {self.plan.transactional_id} is still open in {tps}, and its coordinator does not report "
                 "whether it is committed, which requires Apache Kafka 3.0 and Describe on the id; this batch is not written; before the "
-                "next start, which may take it for aborted, read the open records with read_uncommitted, decide which to write again, "
+                "next start, which may treat it as aborted, read the open records with read_uncommitted, decide which to write again, "
                 f"and end it with chaffinch transactions abort, of producer {first.producer_id} only",
             )  # fmt: skip
 
@@ -283,12 +283,12 @@ class _Writer:
         raise Refusal(
             Group.INVALID_CONFIGURATION, first.code.name,
             f"the dead letter topic refuses {len(culprits)} of {batch.record_count} {what} for {batch.topic_partition}: "
-            f"{first.message}; correct the topic's configuration, the transaction is aborted",
+            f"{first.message}; correct the topic's configuration; the transaction is aborted",
         )  # fmt: skip
         yield
 
     def _dead_rows(self) -> tuple[StagedBytes, ...]:
-        """Rows for the Parquet file; those that the broker found are of the last attempt."""
+        """Rows for the Parquet file; those that the broker found come from the last attempt."""
         return (*(rows for outcome in self.plan.outcomes for rows in outcome.dead_rows), *self.tally.dead_rows)
 
 
@@ -334,7 +334,7 @@ def _check_marker_not_deleted(plan: CommitPlan, marker: Marker | None, state: Ch
     raise Refusal(
         Group.INVALID_CONFIGURATION, "MARKER_MISSING",
         f"group {plan.group_id} has no marker for batch {plan.batch_id}, but the last transaction of {plan.transactional_id} is committed: "
-        f"its marker was lost since, for example because topic {topic!r} was deleted and created again, and its rows may be in "
+        f"its marker has since been lost, for example because topic {topic!r} was deleted and created again, and its rows may be in "
         f"{', '.join(elsewhere)}; check the topics; if the rows are not there, {advice}",
     )  # fmt: skip
 
@@ -349,7 +349,7 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
         raise Refusal(
             Group.INVALID_CONFIGURATION, "TRANSACTIONAL_ID_CHANGED",
             f"kafka.transactional.id is {plan.transactional_id}, this checkpoint was started with {state.transactional_id}: "
-            "another id would not fence a writer of the old one; set it back, or start with a new checkpoint",
+            "a different id would not fence a writer with the old one; set it back, or start with a new checkpoint",
         )  # fmt: skip
     return state
 
@@ -359,8 +359,8 @@ def _write_state(
 ) -> Generator[Operation, Reply, None]:
     """Writes the checkpoint's state. `before`: the previous state; `counts` of the batch are added to its totals.
 
-    The record of a written batch is for people, and for the case that Kafka loses the batch: the marker decides, so a folder that cannot
-    be written fails nothing.
+    The record of a written batch is for people, and for the case that Kafka loses the batch: the marker decides, so a failed write does
+    not fail the batch.
     """
     if plan.has_checkpoint:
         remembered = Remembered(
@@ -385,7 +385,7 @@ def _complete_previous(plan: CommitPlan, state: CheckpointState) -> Generator[Op
     is_outcome_known = yield from complete_previous_transaction(
         plan, state.still_existing(plan.topic_ids), is_pending=is_pending, waits=waits
     )
-    if is_pending:  # Or the marker is of an attempt that is in progress.
+    if is_pending:  # Or the marker belongs to an attempt that is in progress.
         marker = yield from requests.read_marker(Step.READ_MARKER, plan, is_stable=False)
     return marker, is_outcome_known
 
@@ -408,12 +408,12 @@ def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tup
 def _after_fencing(
     plan: CommitPlan, marker_before: Marker | None, fenced: Fenced, *, may_be_committed: bool
 ) -> Generator[Operation, Reply, None]:
-    """Returns if the marker says that this run committed the batch; otherwise raises the matching Refusal (decision 38)."""
+    """Returns if the marker shows that this run committed the batch; otherwise raises the matching Refusal (decision 38)."""
     if plan.group_id is None and may_be_committed:
         raise Refusal(
             Group.APPLICATION_RECOVERABLE, fenced.code.name,
-            f"transactional id {plan.transactional_id} was fenced before it was known how its transaction ended: {fenced.text}; whether "
-            "the rows are written is not known", Remedy.LOOK,
+            f"transactional id {plan.transactional_id} was fenced before it was known how its transaction ended: {fenced.text}; it is "
+            "unknown whether the rows are written", Remedy.LOOK,
         )  # fmt: skip
     try:
         marker = yield from requests.read_marker(Step.READ_MARKER_AFTER_FENCING, plan)
@@ -427,8 +427,8 @@ def _after_fencing(
         raise _another_writer(plan, marker)
     raise Refusal(
         Group.APPLICATION_RECOVERABLE, fenced.code.name,
-        f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of "
-        "it is visible; the transaction took longer than its timeout, or another writer started with this id, which two must not share",
+        f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; no rows of the "
+        "batch are visible; the transaction took longer than its timeout, or another writer started with this id; two must not share it",
         Remedy.AGAIN,
     )  # fmt: skip
 
@@ -446,11 +446,11 @@ def _after_staging_loss(plan: CommitPlan, marker_before: Marker | None) -> Gener
 def _another_writer(plan: CommitPlan, marker: Marker | None) -> Refusal:
     written = "nothing" if marker is None else f"batch {marker.batch_id} by run {marker.writer_id}"
     text = (
-        f"another writer took over transactional id {plan.transactional_id} (the marker now says {written}, this is batch {plan.batch_id} "
+        f"another writer took over transactional id {plan.transactional_id} (the marker now shows {written}, this is batch {plan.batch_id} "
     )
     text += f"of run {plan.writer_id}): "
     if plan.is_stream:
-        text += "two queries run from one checkpoint, stop one of them"
+        text += "two queries run from one checkpoint: stop one of them"
     else:
-        text += "two writes had one idempotencyToken at the same time; nothing of this one is visible, do not run it again"
+        text += "two writes had one idempotencyToken at the same time; no rows of this one are visible; do not run it again"
     return Refusal(Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER", text)

@@ -10,7 +10,7 @@ A generator beneath `protocol.py`, with the same operations.
   - refused with culprits: they become dead letters, and the innocents are resent. A refused batch that is certainly not stored uses no
     sequence, so the numbers are reused.
   - refused without culprits: halve the batch until one record is left.
-- Retries wait as in any client (retry.backoff.ms), each partition for itself, while the others continue.
+- Retries wait as in any client (retry.backoff.ms), separately for each partition, while the others continue.
 - If an earlier attempt at a refused batch may be stored, its sequences are unreliable: `RestartTransaction`. The whole transaction is
   aborted and pushed again from the staging (decision 13).
 """
@@ -35,7 +35,7 @@ BYTES_IN_FLIGHT_MAX = 32 << 20
 """Bytes in flight over all partitions: the memory limit of the pushing process, plus one batch."""
 ROUNDS_MAX = 8
 """Brokers that name one culprit at a time would make this quadratic: after this many rounds the rest is halved (decision 12)."""
-# The record itself is at fault; alone in its batch it needs no further proof.
+# The record itself is at fault; if it is alone in its batch, no further proof is needed.
 RECORD_CODES = frozenset({
     codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE,
 })  # fmt: skip
@@ -50,7 +50,7 @@ HandleCulprits = Callable[[StagedBatch, tuple[Rejection, ...]], Generator[Operat
 
 
 class Fenced(Exception):
-    """The broker has another epoch of this producer: of another writer, or of the coordinator after a timeout."""
+    """The broker has another epoch of this producer: from another writer, or from the coordinator after a timeout."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(code, text)
@@ -97,7 +97,7 @@ class _Partition:
     is_stopped: bool = False
     refresh: bool = False
     failures: int = 0
-    """Failures in a row that are retried."""
+    """Number of consecutive failures that are retried."""
     due_ms: int = 0
     """Earliest time of the next send."""
     failing_since_ms: int = 0
@@ -110,7 +110,7 @@ class _Partition:
 
 @dataclass(slots=True)
 class Pushed:
-    """What one attempt stored: bytes of record batches, and the part of them from staging files."""
+    """Amounts that one attempt stored: bytes of record batches, and how many of these came from staging files."""
 
     byte_count: int = 0
     staged_bytes: int = 0
@@ -244,7 +244,7 @@ class Push:
         return partition
 
     def _resolve(self, partition: _Partition, handle_culprits: HandleCulprits) -> Generator[Operation, Reply, None]:
-        """All responses of a stopped partition have arrived: the head of its queue says why it stopped."""
+        """All responses of a stopped partition have arrived: the response to the head of its queue is the reason for the stop."""
         head = partition.queue[0]
         response = head.response
         assert response is not None, "the head of a stopped partition's queue has a response: sequences are consecutive"

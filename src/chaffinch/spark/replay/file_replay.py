@@ -49,7 +49,7 @@ def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayRepo
                 report += replay.file(name, "nothing was written")
                 continue
             with writing.note_on_interruption(f"the files before {name}, by name, are replayed"):
-                left = f"nothing of {name} was written, the files before it, by name, are replayed"
+                left = f"no letters of {name} were written; the files before it, by name, are replayed"
                 report += replay.file(name, left)
     return report
 
@@ -332,10 +332,10 @@ def check_folder(path: str) -> Folder:
 
     folder = DeadLetterFolder(path, "--parquet")
     filesystem, at = folder.opened()
-    with folder.refusing("cannot be looked at"):
+    with folder.refusing("cannot be inspected"):
         kind = filesystem.get_file_info(at).type
     if kind != fs.FileType.Directory:
-        what = "there is no such folder" if kind == fs.FileType.NotFound else "it is a file, give its folder"
+        what = "there is no such folder" if kind == fs.FileType.NotFound else "it is a file: give its folder"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")
     _refuse_folder_above(folder)
     return folder

@@ -57,7 +57,7 @@ class Ledger:
 
     @property
     def token(self) -> str:
-        """The token of the next replay. It depends on the earlier replays, not on letters that were added since."""
+        """The token of the next replay. It depends on the earlier replays, not on letters that were added later."""
         noted = [(span.partition, span.replayed) for span in self.spans if span.replayed]
         return f"{REPLAY_TOKEN_PREFIX}{self.topic}-{writing.digest(*noted, *([self.number] if self.number else []))}"
 

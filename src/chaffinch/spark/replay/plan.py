@@ -18,7 +18,7 @@ from chaffinch.spark.replay import dead_letters
 from chaffinch.spark.sink.option_tables import SINK, SINK_WITHOUT_EFFECT
 
 TOKEN_BYTES_MAX: Final = 1_000
-"""With the name of a Parquet file it becomes a group id and a transactional id, whose limit is 32767 bytes."""
+"""Together with the name of a Parquet file it becomes a group id and a transactional id, whose limit is 32767 bytes."""
 _KAFKA_OPTIONS: Final = "options named kafka.* to values"
 _PAIRS: Final = {"client": _KAFKA_OPTIONS, "writing": _KAFKA_OPTIONS, "repairs": "columns to SQL expressions"}
 
@@ -127,7 +127,7 @@ class ReplayPlan:
             raise ConfigException(f"--only cannot be {shown_value(self.only)}: it must be a sequence of error names")
         for name, pairs in (("client", self.client), ("writing", self.writing), ("repairs", self.repairs)):
             if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
-                raise ConfigException(f"{name} cannot be {shown_value(pairs)}: it must be a mapping of {_PAIRS[name]}, strings both")
+                raise ConfigException(f"{name} cannot be {shown_value(pairs)}: it must be a mapping of {_PAIRS[name]}, both strings")
 
     def _check_repairs(self) -> None:
         for column, expression in self.repairs.items():

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
-    "{count} letters were too large for the topic and only have a digest: replay the Parquet files, if there are any, with --parquet "
-    "PATH --topic {topic}; letters that were replayed from the topic are not written again"
+    "{count} letters were too large for the topic, which has only their digests: replay the Parquet files, if there are any, with "
+    "--parquet PATH --topic {topic}; letters that were replayed from the topic are not written again"
 )
 _NOT_LETTERS: Final = "the first is {where}: without the header __connect.errors.topic it is not a dead letter and stays there"
 
@@ -130,4 +130,4 @@ def refuse_large_notes(client: Mapping[str, str], topic: str, notes: ReplayNotes
         what = f"the note with the replayed letters of {topic}, in {pluralize(sum(map(len, notes.ranges.values())), 'range')} of offsets,"
         advice = "start again, or replay all letters"
     text = f"{what} takes {size} bytes, max.message.bytes of {topic} allows {found.batch_bytes_max}; nothing was written"
-    raise Refusal(Group.INVALID_CONFIGURATION, codes.MESSAGE_TOO_LARGE.name, f"{text}; raise it to {size} at least, and {advice}")
+    raise Refusal(Group.INVALID_CONFIGURATION, codes.MESSAGE_TOO_LARGE.name, f"{text}; raise it to at least {size}, and {advice}")

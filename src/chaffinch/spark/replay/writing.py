@@ -108,7 +108,7 @@ def repair(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     found = found.select(*dead_letters.COLUMNS)
     for column, expression in plan.repairs.items():
         try:
-            # Inside another expression Spark rejects explode() and similar functions, which would make several rows of a letter.
+            # Inside another expression Spark rejects explode() and similar functions, which would produce several rows from a letter.
             found = found.withColumn(column, coalesce(expr(expression)))
         except AnalysisException as error:
             raise ConfigException(f"--repair {column}={expression}: {_reason_of(error)}") from None
@@ -131,7 +131,7 @@ def check_condition(found: DataFrame, plan: ReplayPlan) -> None:
     if plan.where is None:
         return
     try:
-        # Inside another expression Spark rejects explode() and similar functions, which would make several rows of a letter.
+        # Inside another expression Spark rejects explode() and similar functions, which would produce several rows from a letter.
         found.select(*dead_letters.COLUMNS).where(coalesce(expr(plan.where)))
     except AnalysisException as error:
         raise ConfigException(f"--where {plan.where}: {_reason_of(error)}") from None

@@ -1,4 +1,4 @@
-"""Option tables of the sink, one per `deliveryGuarantee`: an option without use for a guarantee is refused, never ignored."""
+"""Option tables of the sink, one per `deliveryGuarantee`: an option that a guarantee does not use is refused, never ignored."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ GUARANTEE: Final = Option(
 _ACKS_0: Final = f"for acks=0 set deliveryGuarantee={NONE}"
 _COMMON: Final = (
     *CLIENT_OPTIONS,
-    Option("topic", "string", None, "the target topic; without it every row names its own in a column `topic`"),
+    Option("topic", "string", None, "the target topic; without it every row names its own in a `topic` column"),
     GUARANTEE,
     Option("stagingLocation", "string", None, "where tasks stage more than 1 MiB; default: `chaffinch/staging` in the checkpoint"),
     Option("errors.tolerance", "string", "none", "`none`: a bad row fails the batch; `all`: it becomes a dead letter",
            choices=("none", "all")),
     Option("errors.tolerance.max", "string", None, "count (`100`) or share (`5%`) of bad rows above which the batch fails anyway"),
-    Option("errors.dead.letter.queue.topic.name", "string", None, "topic for dead letters, written as the rows are, in their transaction"),
+    Option("errors.dead.letter.queue.topic.name", "string", None, "topic for dead letters, written like the rows, in their transaction"),
     Option("errors.dead.letter.path", "string", None, "folder or URI for dead letters as Parquet, one file per batch"),
     Option("errors.column", "string", None,
-           "a nullable string column: a row with text in it is a bad row, for that reason; null and the empty text: none"),
+           "a nullable string column: a row with text in it is a bad row, and the text is the reason; null or an empty text: no reason"),
     Option("kafka.custom.exception.handler.class", "string", None,
            "dotted name of a ProducerExceptionHandler, called for bad rows: those that it swallows are dropped, without a dead letter"),
     Option("kafka.drop.invalid.large.records", "bool", False,
@@ -65,11 +65,12 @@ _TRANSACTION_OPTIONS: Final = (
            choices=("fail", "write")),
     Option("markerTopic", "string", None,
            "existing topic whose partition 0 carries the marker of a stream or token; default: the `topic` option"),
-    Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic allows", minimum=1),
+    Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: the limit of the topic", minimum=1),
     Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is retried", minimum=1),
     Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint",
            bytes_max=STRING_BYTES_MAX),
-    Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1, maximum=INT_MAX),
+    Option("kafka.transaction.timeout.ms", "int", None, "default: derived from the staged size, at least one minute",
+           minimum=1, maximum=INT_MAX),
     Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1"),
            advice=f"{_ACKS_0}, which writes without transactions"),
     Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
@@ -97,18 +98,18 @@ _UNACKNOWLEDGED_OPTIONS: Final = (
            advice=f"for acknowledged rows set deliveryGuarantee to {EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
 )  # fmt: skip
 _BYTES: Final = "keys and values are written as they are, string or binary; cast them in Spark"
-_PARTITION: Final = "a row goes to the partition in its column partition, or else to that of its key; leave out a key that must not decide"
+_PARTITION: Final = "a row goes to the partition in its partition column, or else to that of its key; omit the key if it must not decide"
 _OF_SOURCE: Final = "this is an option of the source; name the target with the option topic, or in a topic column"
 _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in JAVA_ONLY_OPTIONS.items()},
     "kafka.trace.headers": "rows bring their headers in the column headers",
     "kafka.key.serializer": _BYTES,
     "kafka.value.serializer": _BYTES,
-    "kafka.group.id": "a sink is in no group",
+    "kafka.group.id": "a sink does not join a group",
     **dict.fromkeys(("kafka.partitioner", "kafka.partitioner.ignore.keys"), _PARTITION),
     **dict.fromkeys(("subscribe", "subscribePattern", "assign"), _OF_SOURCE),
     "path": "save() and start() take no path here; name a topic with the option topic, or in a topic column",
-    "kafka.compression.level": "each codec has its own, such as kafka.compression.zstd.level",
+    "kafka.compression.level": "each codec has its own option, such as kafka.compression.zstd.level",
 }
 
 
@@ -158,11 +159,11 @@ DIRECT_ONLY: Final = (*_PRODUCER_OPTIONS, *_ACKNOWLEDGED_OPTIONS)
 
 
 def parsed(options: Mapping[str, str]) -> tuple[str, Settings]:
-    """The requested guarantee, found in any case, and the options parsed by its table. Raises ConfigException with all errors."""
+    """The requested guarantee, given in any case, and the options parsed with its table. Raises ConfigException with all errors."""
     guarantee = next((value for name, value in options.items() if name.lower() == GUARANTEE.name.lower()), EXACTLY_ONCE)
     if guarantee in TABLES:
         return guarantee, parse(TABLES[guarantee], options)
-    # The intended guarantee is unknown: report by the table that the other options fit best.
+    # The intended guarantee is unknown: report the errors of the table that fits the other options best.
     raise ConfigException(min((_error_text(table, options) for table in TABLES.values()), key=len))
 
 

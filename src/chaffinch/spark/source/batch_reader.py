@@ -97,7 +97,7 @@ def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.Re
 
 
 def schema_read(given: Mapping[str, str]) -> str:
-    """The schema of the source as Spark DDL. Raises Refusal for wrong options."""
+    """The schema of the source as Spark DDL. Raises Refusal for invalid options."""
     from chaffinch.spark.source.rows import read_schema
 
     with refusals():

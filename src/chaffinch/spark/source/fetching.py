@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 MAX_WAIT_MS: Final = 500
 PAUSE_MS: Final = 50
-"""Pause after a response without records, which a broker can send at once."""
+"""Pause after a response without records, which a broker can send immediately."""
 ROWS_PER_ARROW_BATCH: Final = 65_536
 FETCH_BYTES_MIN: Final = 64 << 10
 LAST_VERSION: Final = 18
 """Largest version of Fetch requests. From version 13 they identify a topic by its id."""
 RECORD_BYTES_GUESS: Final = 1 << 10
-"""Assumed record size before anything of the partition was read."""
+"""Assumed record size before any record of the partition is read."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
             if (present := _current_topic_id(client, wanted, options)) == wanted.topic_id:
                 raise
             text = f"{loss(wanted.topic, wanted.topic_id, present)}; offsets up to {wanted.end - 1} of {tp} were to be read"
-            report_loss(text, fails=options.fail_on_data_loss, rest="what is left; a stream then reads the new topic from its beginning")
+            report_loss(
+                text, fails=options.fail_on_data_loss, rest="the remaining records; a stream then reads the new topic from its beginning"
+            )
         except UnknownTopicOrPartitionException:
             if TopicDiscovery(client, options).existing([tp]):
                 raise
@@ -88,7 +90,7 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
 
 
 def _current_topic_id(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> UUID:
-    """The current id of the topic of this name. Several brokers are asked if it differs, because one may have stale metadata."""
+    """The current id of the topic of this name. Several brokers are queried if it differs, because one may have stale metadata."""
     from chaffinch.spark.source.topic_discovery import TopicDiscovery
 
     discovery = TopicDiscovery(client, options)
@@ -246,7 +248,7 @@ class PartitionFetcher:
         return None if data.error_code else data
 
     def check_id(self) -> None:
-        """Raises UnknownTopicIdException if records were fetched by name (brokers 2.8 to 3.0) and the name now has another id."""
+        """Raises UnknownTopicIdException if records were fetched by name (brokers 2.8 to 3.0) and the name now has a different id."""
         if self._is_by_name and self._topic_id != ZERO_UUID:
             topic = self._where.topic
             present = self._client.refresh_metadata([topic], timeout_ms=self._options.timeout_ms).topic_id(topic)

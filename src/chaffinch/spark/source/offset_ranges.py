@@ -76,7 +76,7 @@ def clamp_to_available(option: str, positions: Offsets, first: Offsets, latest: 
 def losses(start: Offsets, end: Offsets, first_of_new: Offsets, expected: Collection[TopicPartition] = ()) -> list[str]:
     """Records between `start` and `end` that can no longer be read, one line each.
 
-    `first_of_new`: first offsets of partitions that are missing in `start`. `expected`: partitions that had an end before.
+    `first_of_new`: first offsets of partitions that are missing in `start`. `expected`: partitions that previously had an end.
     """
     gone = sorted({*start, *expected} - end.keys())
     texts = [

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _log = plain_text.logger(__name__)
 
 POLL_MS: Final = 500
-"""Poll interval of waits. Their first log line is due after 2.5 s, and so comes within 3 s."""
+"""Poll interval of waits. Their first log line is due after 2.5 s, so it appears within 3 s."""
 
 
 @contextmanager
@@ -32,8 +32,9 @@ def refusals() -> Iterator[None]:
         raise refusal_of(error) from None
 
 
-def report_loss(text: str, *, fails: bool, rest: str = "what is left") -> None:
-    """Report missing offsets. Raises Refusal or logs a warning, as the option failOnDataLoss says. `rest`: what is read instead."""
+def report_loss(text: str, *, fails: bool, rest: str = "the remaining records") -> None:
+    """Report missing offsets. Raises Refusal or logs a warning, depending on the option failOnDataLoss. `rest`: the records that are read
+    instead."""
     if fails:
         text = f"{text}; set failOnDataLoss=false to read {rest}"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.OFFSET_OUT_OF_RANGE.name, text)

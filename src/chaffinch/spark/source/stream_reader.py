@@ -131,7 +131,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         return ReadAllAvailable() if options.trigger_offsets_min is None else ReadMinRows(options.trigger_offsets_min)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends at the latest offsets of the first call of `latestOffset`; `initialOffset` may be called before."""
+        """The query ends at the latest offsets of the first call of `latestOffset`; `initialOffset` may be called earlier."""
         self._is_ending = True
 
     @line_first()
@@ -233,7 +233,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             return task_ranges(ranges(before, remaining, first_of_new), self._options, discovery.ids)
 
     def _removed_since(self, first_end: Offsets) -> list[str]:
-        """Partitions of which nothing remains of a first micro-batch that an earlier run has planned.
+        """Partitions that have lost all records of a first micro-batch that an earlier run has planned.
 
         If it started at a time, only its end is known, so a removal of its first records cannot be detected.
         """
@@ -257,7 +257,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
             self._discovery = TopicDiscovery(client_for(self._options.client), self._options)
         return self._discovery
 
-    def _report(self, lost: Sequence[str], rest: str = "what is left") -> None:
+    def _report(self, lost: Sequence[str], rest: str = "the remaining records") -> None:
         """Report each loss once; it is found again until the query has passed it."""
         for text in lost:
             if text not in self._reported:

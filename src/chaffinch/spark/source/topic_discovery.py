@@ -115,7 +115,7 @@ class TopicDiscovery:
                 raise Refusal(Group.INVALID_CONFIGURATION, codes.INVALID_TOPIC_EXCEPTION.name, text)
 
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions that exist. All of them existed before."""
+        """Those of the partitions that exist; all of them have existed."""
         self.expect(partitions)
         counts = self._counts(sorted({tp.topic for tp in partitions})) if partitions else {}
         return {tp for tp in partitions if tp.partition < counts[tp.topic]}
@@ -156,7 +156,7 @@ class TopicDiscovery:
     def _settle(self, query: _TopicQuery, names: Collection[str] | None) -> dict[str, int]:
         """The partition counts of `names` (None: of all known topics). Fewer partitions than before, or another id, are verified.
 
-        A new topic or partition may not have reached every broker yet, so one broker after another is asked, for a limited time.
+        A new topic or partition may not have reached every broker yet, so one broker after another is queried, for a limited time.
         """
         found = query("any", self._options.timeout_ms)
         for attempt in range(1, _RETRIES_MAX + 1):

@@ -30,7 +30,7 @@ class TaskOptions:
     """How long a task waits for an unknown topic of a row."""
     dead_letter_path: str | None = None
     reason_column: str | None = None
-    """Column in which a row has the reason why it is a bad row; null and the empty text: it has none."""
+    """Column with the reason why a row is a bad row; null or an empty text: no reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ A note has one of two formats:
 
 - 1: all letters below an offset of each partition are replayed. Written by a replay of a whole topic.
 - 2: letters in ranges of offsets are replayed. Written by a replay of selected letters, and by one of a Parquet file whose letters are
-also in the topic. Versions that only know format 1 fail on its header and write nothing.
+also in the topic. Versions that only support format 1 fail on its header and write nothing.
 """
 
 from __future__ import annotations

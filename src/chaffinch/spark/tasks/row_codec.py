@@ -163,7 +163,7 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
         return data, none
     column_index = data.schema.get_field_index("headers")
     headers = data.column(column_index).combine_chunks()
-    assert isinstance(headers, pa.ListArray), "`check_schema` has looked at it"
+    assert isinstance(headers, pa.ListArray), "`check_schema` has checked it"
     pair = headers.values.type
     assert isinstance(pair, pa.StructType)
     if (pair[0].name, pair[1].name) != ("key", "value"):
