@@ -249,7 +249,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"idempotency_token": " "}, ConfigException, "argument idempotency_token is empty"),
     ({"idempotency_token": 3}, TypeError, "argument idempotency_token must be a string, and is a int"),
     ({"idempotency_token": "x" * 40_000}, ConfigException, "argument idempotency_token has 40000 bytes: it must have at most"),
-    ({"topic": None}, ConfigException, "argument topic is missing: name the target topic; if rows name theirs in a column topic"),
+    ({"topic": None}, ConfigException, "argument topic is missing: name the target topic; if rows name theirs in a topic column"),
     ({"topic": "a b"}, ConfigException, "argument topic cannot be 'a b': topic 'a b' is not a legal name"),
     ({"dead_letters": "t"}, ConfigException, "argument dead_letters cannot be 't': it is the target topic itself"),
     ({"dead_letters": ""}, ConfigException, "argument dead_letters is empty"),

@@ -100,7 +100,7 @@ def describe_producers(
     command_config: CommandConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the producers that a partition has state of, and their open transactions."""
+    """Show the producers of a partition, and their open transactions."""
     with connect(bootstrap_server, command_config) as admin:
         (tp,) = _partitions(admin, topic, partition)
         found = admin.describe_producers([tp])[tp]

@@ -13,7 +13,7 @@ from chaffinch.public_names import exported_from
 class WriteTableOptions(TypedDict, total=False):
     """Options of write_table as keywords (docs/reference/write-table.md). None means not given.
 
-    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, from a file for example.
+    Options without an effect are not in it. Pass them in a mapping of options, as well as numbers that are text, for example from a file.
     """
 
     bootstrap_servers: str | Sequence[str] | None

@@ -92,13 +92,13 @@ def sink_options(
             raise ConfigException(f"argument {name} cannot be {shown_value(given[name])}: {illegal.message}")
     if topic is None and marker_topic is None:
         raise ConfigException(
-            "argument topic is missing: name the target topic; if rows name theirs in a column topic, name in marker_topic an existing "
+            "argument topic is missing: name the target topic; if rows name theirs in a topic column, name in marker_topic an existing "
             "topic whose partition 0 can carry the marker of the token"
         )
     if dead_letters is not None and dead_letters == topic:
         raise ConfigException(f"argument dead_letters cannot be {dead_letters!r}: it is the target topic itself")
     if reason_column in WRITTEN:
-        raise ConfigException(f"argument reason_column cannot be {reason_column!r}: that column is a part of the record; name another")
+        raise ConfigException(f"argument reason_column cannot be {reason_column!r}: that column is part of the record; choose another")
     codec = settings["compression.type"]
     return SinkOptions(
         client=ClientOptions(
