@@ -108,7 +108,7 @@ def test_refused_set_rejects_all_its_rows(shell: Shell) -> None:
     ("arguments", "says"),
     [
         (("0", "--compression", "zstd"), "none, gzip, snappy, not zstd"),
-        (("0", "--compression", "lz4"), "none, gzip, snappy, not with lz4"),
+        (("0", "--compression", "lz4"), "none, gzip, snappy, not lz4"),
         (("1", "--transactional-id", "t"), "neither idempotent nor transactional"),
         (("1", "--idempotent"), "neither idempotent nor transactional"),
         (("1", "--acks", "0"), "--acks must be all or 1"),

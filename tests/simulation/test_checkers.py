@@ -295,7 +295,7 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("has 0 rows, expected 1", lambda: checkers.dead_letter_files_are_complete(query(row(8, is_bad=True)))),
     ("has 2 rows, expected 1", lambda: checkers.dead_letter_files_are_complete(query(row(8, is_bad=True), dead_rows={0: 2}))),
     (
-        "is of q.2, the batch was written by q.1",
+        "belongs to q.2, the batch was written by q.1",
         lambda: checkers.dead_letter_files_are_complete(
             query(row(8, is_bad=True), dead_rows={0: 1}, dead_rows_of={0: "q.2"}, written_by={0: "q.1"})
         ),

@@ -130,7 +130,7 @@ def test_view_passes_options_and_catalog_table_does_not(spark: SparkSession, bro
 class TestDataLoss:
     def test_missing_offsets_fail(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
         given = json.dumps({plain: {"0": 5, "1": 99}})
-        with pytest.raises(Exception, match="set failOnDataLoss=false to read what is left") as caught:
+        with pytest.raises(Exception, match="set failOnDataLoss=false to read the remaining records") as caught:
             read(spark, broker, subscribe=plain, endingOffsets=given).collect()
         assert f"endingOffsets: {plain}-1 ends at offset 5, offset 99 was requested" in str(caught.value)
 

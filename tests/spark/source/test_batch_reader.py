@@ -68,7 +68,7 @@ class TestBatches:
                 plan()
         reader = kafka.stream(is_batch=True, failOnDataLoss="false", **positions)
         assert rows_of(reader, reader.partitions()) == {"a-0": numbers(9, 4)}
-        assert f"{text}; reading what is left" in caplog.text
+        assert f"{text}; reading the remaining records" in caplog.text
 
     @pytest.mark.parametrize("fails", ["true", "false"])
     def test_topic_deleted_before_read_is_a_loss(self, kafka: SimpleNamespace, fails: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ class TestBatches:
                 rows_of(reader, parts)
         else:
             assert rows_of(reader, parts) == {"a-0": numbers(3)}
-            assert f"{text}; reading what is left" in caplog.text
+            assert f"{text}; reading the remaining records" in caplog.text
 
     @pytest.mark.parametrize("ends", ["in time", "never"])
     def test_end_after_open_transaction_is_waited_for(

@@ -213,7 +213,7 @@ class TestLoss:
         client, servers = found
         assert read(client, 0, 10, {"kafka.bootstrap.servers": servers}, is_start_required=False) == [4, 5, 6, 7, 8, 9]
         assert read(client, 0, 3, {"kafka.bootstrap.servers": servers}, is_start_required=False) == []
-        assert "reading what is left" not in caplog.text
+        assert "reading the remaining records" not in caplog.text
 
     def test_records_missing_after_first_are_a_loss(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", lambda *asked, **given: {TopicPartition("t", 0): 8})
@@ -261,4 +261,4 @@ class TestLoss:
     ) -> None:
         client, servers = found
         assert read(client, start, end, {"kafka.bootstrap.servers": servers, "failOnDataLoss": "false"}) == left
-        assert "reading what is left" in caplog.text
+        assert "reading the remaining records" in caplog.text

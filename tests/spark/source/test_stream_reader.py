@@ -287,7 +287,7 @@ class TestChanges:
         caplog.set_level(logging.WARNING)
         text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
         said = f"{GONE}: offset 5 came next" if IS_LIMITED else f"topic 'b' (option subscribe) does not exist on {kafka.servers}"
-        assert f"{said}; set failOnDataLoss=false to read what is left" in text
+        assert f"{said}; set failOnDataLoss=false to read the remaining records" in text
         assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
         assert caplog.text.count("b-0 is missing") == 1, "each loss is said once"
 
