@@ -81,8 +81,8 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "service.py").write_text(code, encoding="utf-8")
+    for name, text in re.findall(r"Save .*? as (\w+\.\w+):\n\n```\w+\n(.*?)```", PAGE, re.DOTALL):
+        (tmp_path / name).write_text(text, encoding="utf-8")
     terminal = Terminal(tmp_path)
     first = steps()[0]
     broker = terminal.start(f"{first.command} --listen 127.0.0.1:0")
