@@ -3,9 +3,9 @@
 Spark puts its `python/lib/pyspark.zip` first on the path of every Python process that it starts. PySpark in an archive without bytecode is
 compiled again in each process, which takes 0.9 CPU-seconds instead of 0.2, and the first write of a session starts four.
 
-`chaffinch-spark-python` replaces `python` for these processes. `session` sets it if there is only the machine of the driver, no Python
+`chaffinch-spark-python` replaces `python` for these processes. `session` sets it if Spark runs on the driver's machine only, no Python
 is configured, and the program is installed next to the interpreter. Spark forks from it, so it imports little that Spark does not import
-anyway: what `import chaffinch.spark` loads.
+anyway: the modules that `import chaffinch.spark` loads.
 """
 
 from __future__ import annotations

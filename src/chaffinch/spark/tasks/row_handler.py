@@ -122,7 +122,7 @@ class RowHandler:
         return swallowed
 
     def unknown_topic(self, columns: RecordColumns, rejection: Rejection) -> RetriableResponse:
-        """Call the handler for records of an unknown topic: with the first of them; its response counts for all."""
+        """Call the handler with the first of several records of an unknown topic; its response counts for all."""
         if not self._handles_unknown_topics:
             return RetriableResponse.RETRY
         return self._call(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)
