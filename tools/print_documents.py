@@ -220,7 +220,7 @@ def _options_of(name: str, function: Callable[..., object]) -> str:
     return "\n".join([*rows, "| option | required | meaning |", "|---|---|---|", *found]) + "\n" if found else "\n".join(rows)
 
 
-_IN_ALL_COMMANDS = {"bootstrap_server", "command_config", "as_json"}
+_IN_ALL_COMMANDS = {"bootstrap_server", "command_config", "timeout", "as_json"}
 
 
 def without_effect(table: OptionTable) -> str:

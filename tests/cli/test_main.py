@@ -1,8 +1,11 @@
 """The command's entry: lazy, with clear ends. What a sub-command does is tested beside it."""
 
+import json
 import re
+import socket
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,7 +35,7 @@ def test_help_lists_every_sub_command(capsys: pytest.CaptureFixture[str], argume
     assert (status, err) == (0, "")
     for name, command in cli.COMMANDS.items():
         assert name in out
-        assert command.help.rstrip(".") in out
+        assert command.help.rstrip(".") in " ".join(out.split())
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
@@ -197,6 +200,91 @@ def test_usage_error_is_one_line(
 ) -> None:
     monkeypatch.delenv("CHAFFINCH_CONTROL", raising=False)
     assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        (
+            ["topics", "list", "--jsn", "--json"],
+            2,
+            {"error": "no such option: --jsn: the nearest is --json", "name": "UsageError", "code": None, "hint": "the nearest is --json"},
+        ),
+        (
+            ["consume", "--topic", "t", "--json", "--max-messages", "x"],
+            2,
+            {"error": "option --max-messages: 'x' is not an integer", "name": "UsageError", "code": None, "hint": None},
+        ),
+        (
+            ["topics", "alter", "--topic", "t", "--json"],
+            2,
+            {
+                "error": "nothing to alter: give --partitions, --config or --delete-config",
+                "name": "ConfigException",
+                "code": None,
+                "hint": "give --partitions, --config or --delete-config",
+            },
+        ),
+        (
+            ["topics", "list", "--json", "--command-config", "/nope/\x1b"],
+            2,
+            {"error": "--command-config /nope/\\x1b: No such file or directory", "name": "ConfigException", "code": None, "hint": None},
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_json_option_makes_errors_json(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, error: dict[str, object]
+) -> None:
+    ended, out, err = run(capsys, *arguments)
+    assert (ended, out, len(err.splitlines())) == (status, "", 1)
+    assert json.loads(err) == error
+    assert run(capsys, "topics", "lst")[2] == "chaffinch: no such command 'lst': the nearest is 'list'\n"
+
+
+def test_json_after_the_end_of_options_is_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "errors", "--", "--json")[2].startswith("chaffinch: ")
+
+
+def unused_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def test_timeout_ends_a_refused_connection(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    server = f"127.0.0.1:{unused_port()}"
+    config = tmp_path / "client.properties"
+    config.write_text("default.api.timeout.ms=60000\n")
+    begin = time.monotonic()
+    status, out, err = run(
+        capsys, "topics", "list", "--bootstrap-server", server, "--timeout", "0.2", "--command-config", str(config), "--json"
+    )
+    assert time.monotonic() - begin < 10
+    error = json.loads(err)
+    assert (status, out, error["name"], error["code"], error["hint"]) == (1, "", "REQUEST_TIMED_OUT", 7, "it may be tried again")
+    assert f"no broker reachable at {server} (refused)" in error["error"]
+    for command in (["produce", "--topic", "t", "/dev/null"], ["consume", "--topic", "t"], ["groups", "list"], ["transactions", "list"]):
+        status, _, err = run(capsys, *command, "--bootstrap-server", server, "--timeout", "0.2")
+        assert (status, "REQUEST_TIMED_OUT (7)" in err, "(refused)" in err) == (1, True, True)
+    assert time.monotonic() - begin < 20
+
+
+def test_refused_connection_is_reported_within_three_seconds() -> None:
+    arguments = [sys.executable, "-m", "chaffinch", "topics", "list", "--bootstrap-server", f"127.0.0.1:{unused_port()}", "--timeout", "3"]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    first = done.stderr.splitlines()[0]
+    found = re.search(r"for (\d+) ms: no broker reachable at .* \(refused\)", first)
+    assert done.returncode == 1
+    assert found
+    assert int(found[1]) < 3000
+
+
+@pytest.mark.parametrize(("value", "reason"), [("0", "is less than 0.001"), ("x", "is not a number"), ("99999999", "is more than 2147483")])
+def test_timeout_is_validated(capsys: pytest.CaptureFixture[str], value: str, reason: str) -> None:
+    given = ["topics", "list", "--bootstrap-server", "b:1", "--timeout", value]
+    assert run(capsys, *given) == (2, "", f"chaffinch: option --timeout: '{value}' {reason}\n")
 
 
 def test_too_many_digits_are_not_a_partition(capsys: pytest.CaptureFixture[str]) -> None:

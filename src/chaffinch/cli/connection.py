@@ -15,17 +15,19 @@ from chaffinch import plain_text
 from chaffinch.admin import options
 from chaffinch.admin.admin import Admin
 from chaffinch.cli import properties
-from chaffinch.cli.display import print_error, print_json, print_line
+from chaffinch.cli.display import print_json, print_line, print_notice
 from chaffinch.cli.option_source import SourcedOption, merge_options, validate_options
 from chaffinch.cli.usage import StrictApp
 from chaffinch.client.addresses import parse_bootstrap_servers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
-from chaffinch.settings import OptionTable, Settings
+from chaffinch.settings import INT_MAX, OptionTable, Settings
 
 T = TypeVar("T")
 
 BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
+TIMEOUT_S_MIN: Final = 0.001
+TIMEOUT_S_MAX: Final = INT_MAX // 1000
 
 
 class _EnvironmentText(str):
@@ -52,6 +54,16 @@ BootstrapServer = Annotated[
 ]
 CommandConfig = Annotated[
     str | None, typer.Option("--command-config", metavar="FILE", help="Client options as a Java properties file, named as in Kafka.")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=TIMEOUT_S_MIN,
+        max=TIMEOUT_S_MAX,
+        help="Give up an operation after this time; default: default.api.timeout.ms, 15 seconds.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, with the fields of docs/reference/cli.md.")]
 
@@ -106,14 +118,25 @@ def checked_settings(
     return settings
 
 
-def connect(bootstrap_server: str | None, command_config: str | None) -> Admin:
+def timeout_option(timeout: float | None) -> SourcedOption:
+    """`--timeout` as an option of the client."""
+    return SourcedOption("default.api.timeout.ms", timeout_ms(timeout), "--timeout")
+
+
+def timeout_ms(timeout: float | None) -> int | None:
+    """`--timeout` in ms; None: not given."""
+    return None if timeout is None else max(1, round(timeout * 1000))
+
+
+def connect(bootstrap_server: str | None, command_config: str | None, timeout: float | None) -> Admin:
     """Open an Admin, which reports long waits on stderr; use it in a `with` statement."""
-    return Admin._from_settings(parse_settings(options.ADMIN_TABLE, bootstrap_server, command_config), on_wait=_try_print_error)
+    settings = parse_settings(options.ADMIN_TABLE, bootstrap_server, command_config, [timeout_option(timeout)])
+    return Admin._from_settings(settings, on_wait=_try_print)
 
 
 def open_client(settings: Settings) -> SyncClient:
     """Open a client with these settings. It reports long waits on stderr."""
-    return options.open_client(settings, on_wait=_try_print_error)
+    return options.open_client(settings, on_wait=_try_print)
 
 
 def check_known(option: str, given: Iterable[str] | None, known: Iterable[str]) -> None:
@@ -154,10 +177,10 @@ def print_separated(found: Sequence[T], print_one: Callable[[T], None]) -> None:
 
 def warn(text: str) -> None:
     """Print a warning to stderr; the command continues."""
-    _try_print_error(f"warning: {text}")
+    _try_print(f"warning: {text}")
 
 
-def _try_print_error(text: str) -> None:
+def _try_print(text: str) -> None:
     # A closed stderr must not end a command that works otherwise.
     with suppress(OSError):
-        print_error(text, flush=True)
+        print_notice(text, flush=True)

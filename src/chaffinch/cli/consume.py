@@ -17,7 +17,7 @@ import typer
 
 from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
-from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, parse_settings
+from chaffinch.cli.connection import BootstrapServer, CommandConfig, Timeout, open_client, parse_settings, timeout_option
 from chaffinch.cli.consume_run import ConsumeRun, UnwritableRecord
 from chaffinch.cli.display import print_error, terminal_text
 from chaffinch.cli.option_source import SourcedOption
@@ -70,10 +70,11 @@ def consume(
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print the records of a topic, or write them to a file."""
-    given = (SourcedOption("isolation.level", isolation_level, "--isolation-level"),)
+    given = (SourcedOption("isolation.level", isolation_level, "--isolation-level"), timeout_option(timeout))
     settings = parse_settings(options.READING_TABLE, bootstrap_server, command_config, given)
     output = None if output == "-" else output
     name = _format(file_format, output, as_json=as_json)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, Final, cast
@@ -25,8 +26,34 @@ def print_line(text: str = "", *, flush: bool = False) -> None:
     print(plain(text), flush=flush)
 
 
-def print_error(text: str, *, flush: bool = False) -> None:
-    """Print one line to stderr, after the program's name."""
+_is_json = False
+# Advice at the end of an error, in the words that the commands and the checks of options use.
+_HINT: Final = re.compile(
+    r"(?<=[:;] )(?:the nearest |give |options go after it|pip install |--rejected FILE |\S[^:;]* --help lists )[^;]*$"
+)
+
+
+def print_errors_as_json(is_wanted: bool) -> None:
+    """Whether `print_error` prints JSON, from now on in this process."""
+    global _is_json
+    _is_json = is_wanted
+
+
+def print_error(text: str, *, name: str | None = None, code: int | None = None, hint: str | None = None) -> None:
+    """Print the error that ends a command to stderr: one line after the program's name, or with `--json` one JSON object on one line.
+
+    `name` and `code` identify the error, `hint` is its advice. Only JSON shows them apart from the text.
+    """
+    if not _is_json:
+        print_notice(text)
+        return
+    found = _HINT.search(text)
+    error = {"error": plain(text), "name": name, "code": code, "hint": plain(hint or (found[0] if found else "")) or None}
+    print(plain(json.dumps(error, ensure_ascii=False)), file=sys.stderr)
+
+
+def print_notice(text: str, *, flush: bool = False) -> None:
+    """Print one line to stderr, after the program's name. The command continues."""
     print(f"chaffinch: {plain(text)}", file=sys.stderr, flush=flush)
 
 

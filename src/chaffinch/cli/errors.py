@@ -27,7 +27,7 @@ PIPE_COLUMNS: Final = 400
 # The base class of a group's exceptions. Group.NONE has none.
 CLASS_OF: Final[Mapping[Group, str]] = {group: f"{group.value}Exception" for group in Group if group is not Group.NONE}
 
-app = StrictApp()
+app: typer.Typer = StrictApp()
 
 
 # In `errors -1` the argument is a code, not an option.

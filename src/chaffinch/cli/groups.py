@@ -14,6 +14,7 @@ from chaffinch.cli.connection import (
     AsJson,
     BootstrapServer,
     CommandConfig,
+    Timeout,
     check_known,
     connect,
     new_app,
@@ -45,12 +46,13 @@ def list_command(
     group_type: Annotated[list[str] | None, typer.Option("--type", help="Only groups of this type; may be repeated.")] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """List groups with type, protocol and state."""
     check_known("--state", state, STATES)
     check_known("--type", group_type, TYPES)
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.list_groups(states=state or (), types=group_type or ())
     if as_json:
         print_json([_listing(listing) for listing in found])
@@ -64,10 +66,11 @@ def describe(
     group: Annotated[list[str] | None, typer.Option("--group", metavar="ID", help="A group; may be repeated. Default: all.")] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Show state, members, committed offsets and lag."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.describe_groups(group or None)
     if as_json:
         print_json([_details(description) for description in found])
@@ -80,11 +83,12 @@ def delete(
     group: Annotated[list[str], typer.Option("--group", metavar="ID", help="A group; may be repeated.")],
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete groups without members, and their offsets."""
     names = list(dict.fromkeys(group))
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         admin.delete_groups(names)
     print_deleted(names, as_json=as_json)
 
@@ -109,6 +113,7 @@ def reset_offsets(
     execute: Annotated[bool, typer.Option("--execute/--dry-run", help="Reset the offsets; default: only print the plan.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Change the committed offsets of a group without members. Only prints the plan, unless --execute is given."""
@@ -130,7 +135,7 @@ def reset_offsets(
         raise ConfigException("--topic and --all-topics contradict each other: give one")
     if not (topic or all_topics):
         raise ConfigException("no partitions given: give --topic, or --all-topics for all with a committed offset")
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         tps = _partitions(admin, topic) if topic else _committed(admin, group)
         plan = admin.reset_offsets(group, tps, **target, is_dry_run=not execute)
     planned = {reset.topic_partition for reset in plan}
@@ -146,12 +151,13 @@ def delete_offsets(
     topic: TopicArguments = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete the committed offsets of a group for topics that it no longer reads."""
     if not topic:
         raise ConfigException("--topic is missing: it names the offsets to delete")
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         tps = _partitions(admin, topic)
         committed = admin.committed_offsets(group, tps)
         admin.delete_offsets(group, tps)

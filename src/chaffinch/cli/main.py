@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TextIO
 
-from chaffinch.cli.display import print_error, print_line
+from chaffinch.cli.display import print_error, print_errors_as_json, print_line
 from chaffinch.signals import deferred_signals
 from chaffinch.version import VERSION
 
@@ -93,6 +93,7 @@ def _prepare_process() -> None:
 
 def _run(arguments: list[str]) -> None:
     name = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    print_errors_as_json("--json" in arguments[: arguments.index("--") if "--" in arguments else None])
     extra = COMMANDS[name].extra if name else "broker"
     out = sys.stdout  # typer wraps it to hide a closed pipe; Python 3.13 would report that at exit.
     try:
@@ -110,11 +111,11 @@ def _run(arguments: list[str]) -> None:
         package = (error.name or "").partition(".")[0]
         if package in ("", "chaffinch"):
             raise
-        _exit(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
+        _exit(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE, error)
     except Exception as error:
         if isinstance(error, OSError) and error.filename in (None, STDOUT):
             _flush(out)  # If stdout is full this exits with its name; the buffered output is dropped.
-        _exit(*_message_and_status(error))
+        _exit(*_message_and_status(error), error)
     finally:
         _flush(out)
 
@@ -126,7 +127,7 @@ def _flush(out: TextIO) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         if not isinstance(error, BrokenPipeError):
-            _exit(f"{STDOUT}: {error.strerror}", EXIT_REFUSED)
+            _exit(f"{STDOUT}: {error.strerror}", EXIT_REFUSED, error)
 
 
 def _message_and_status(error: Exception) -> tuple[str, int]:
@@ -149,10 +150,21 @@ def _message_and_status(error: Exception) -> tuple[str, int]:
     raise error
 
 
-def _exit(message: str, status: int) -> NoReturn:
+def _exit(message: str, status: int, error: Exception | None = None) -> NoReturn:
+    """Print the message, unless it is empty, and exit. `error`: the reason, which `--json` names."""
     if message:
-        print_error(message)
+        print_error(message, **_error_fields(error))
     sys.exit(status)
+
+
+def _error_fields(error: Exception | None) -> dict[str, Any]:
+    """Name, code and advice of an error, as keywords of `print_error`. The name is that of the code, or else the class."""
+    from chaffinch.cli.usage import is_usage_error
+    from chaffinch.errors import ApiException
+
+    if not isinstance(error, ApiException):
+        return {"name": None if error is None else "UsageError" if is_usage_error(error) else type(error).__name__}
+    return {"name": error.name, "code": error.code.number if error.code.is_known else None, "hint": error.advice or None}
 
 
 def _command(name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import IO, Annotated, Final
 import typer
 
 from chaffinch.admin import options, topics
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, parse_settings
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, Timeout, open_client, parse_settings, timeout_ms
 from chaffinch.cli.display import print_error, print_json, print_line
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
@@ -75,6 +75,7 @@ def produce(
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the rows of a file, or of stdin, to a topic."""
@@ -83,6 +84,7 @@ def produce(
         SourcedOption("acks", acks, "--acks"),
         SourcedOption("enable.idempotence", idempotent, "--idempotent" if idempotent else "--no-idempotent"),
         SourcedOption("transactional.id", transactional_id, "--transactional-id"),
+        SourcedOption("max.block.ms", timeout_ms(timeout), "--timeout"),
     )
     settings = parse_settings(PRODUCER_OPTIONS, bootstrap_server, command_config, given, parse_options)
     if message_format is not None:
@@ -93,7 +95,8 @@ def produce(
         source = stack.enter_context(_open_source(path))
         _check_rejected(source, rejected)
         shared = settings.given & {option.name for option in options.CLIENT_OPTIONS}
-        client = stack.enter_context(open_client(options.ADMIN_TABLE.parse({name: settings[name] for name in shared})))
+        asked = {name: settings[name] for name in shared} | {"default.api.timeout.ms": timeout_ms(timeout)}
+        client = stack.enter_context(open_client(options.ADMIN_TABLE.parse(asked)))
         (found,) = topics.find_topics(client, [topic])
         pieces = _pieces(name, source, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
         bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from chaffinch.admin.topics import NO_LEADER, Topic, TopicDescription
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_deleted, print_separated, warn
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, Timeout, connect, new_app, print_deleted, print_separated, warn
 from chaffinch.cli.display import print_error, print_json, print_line, print_table
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.option_source import parse_pairs
@@ -28,10 +28,11 @@ def list_command(
     exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave out internal topics.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the names of all topics, one per line."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.list_topics(with_internal=not exclude_internal)
     if as_json:
         print_json([_summary(topic) for topic in found])
@@ -48,10 +49,11 @@ def describe(
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Show partitions, leaders, in-sync replicas, offsets, and options that differ from their defaults."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.describe_topics(topic or None)
     if as_json:
         print_json([_details(description) for description in found])
@@ -76,11 +78,12 @@ def create(
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic."""
     settings = parse_pairs("--config", config)
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         try:
             description = admin.create_topic(topic, partitions=partitions, replication_factor=replication_factor, configs=settings)
         except TopicExistsException:
@@ -104,6 +107,7 @@ def alter(
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Add partitions to a topic, or change its options."""
@@ -112,7 +116,7 @@ def alter(
         raise ConfigException("nothing to alter: give --partitions, --config or --delete-config")
     if both := sorted(set(changed) & set(deleted)):
         raise ConfigException(f"{both[0]} is given in --config and in --delete-config")
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         admin.find_topics([topic])
         if changed or deleted:
             if partitions:  # Validated first, so that a refusal leaves the options unchanged.
@@ -130,10 +134,11 @@ def delete(
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")] = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete topics with all their records."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         names = list(dict.fromkeys(topic))
         if if_exists:
             known = {found.name for found in admin.list_topics()}

@@ -16,7 +16,7 @@ from chaffinch.admin.transactions import (
     abort_in_partition,
     check_open,
 )
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, check_known, connect, new_app, refuse_empty
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, Timeout, check_known, connect, new_app, refuse_empty
 from chaffinch.cli.display import heading, print_json, print_line, print_table
 from chaffinch.cli.times import format_time
 from chaffinch.cli.topic_names import legal_topic
@@ -58,11 +58,12 @@ def list_command(
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with coordinator, producer and state."""
     check_known("--state", state, STATES)
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.list_transactions(states=state or (), producer_ids=producer_id or (), duration_min_ms=duration_filter)
     rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
     if as_json:
@@ -76,10 +77,11 @@ def describe(
     transactional_id: TransactionalId,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the producer, state, timeout and partitions of a transactional id."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.describe_transaction(transactional_id)
     if as_json:
         print_json(_details(found))
@@ -98,10 +100,11 @@ def describe_producers(
     partition: Partition,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the producers of a partition, and their open transactions."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         (tp,) = _partitions(admin, topic, partition)
         found = admin.describe_producers([tp])[tp]
     _print_producers(found, as_json)
@@ -118,12 +121,13 @@ def find_hanging(
     ] = TRANSACTION_TIMEOUT_MAX_MS // MINUTE_MS,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Find transactions that are open in a partition but unknown to the coordinator: they block readers of committed records."""
     if partition is not None and topic is None:
         raise ConfigException("--partition needs --topic")
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         found = admin.find_hanging_transactions(_partitions(admin, topic, partition), older_than_ms=max_transaction_timeout * MINUTE_MS)
     _print_producers(found, as_json)
 
@@ -144,6 +148,7 @@ def abort(
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Abort a hanging transaction in one partition. Use terminate for one that its coordinator knows."""
@@ -153,7 +158,7 @@ def abort(
         raise ConfigException("--start-offset looks up the producer and its epochs: leave out --producer-epoch and --coordinator-epoch")
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         raise ConfigException("--producer-id needs --producer-epoch and --coordinator-epoch")
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         (tp,) = _partitions(admin, topic, partition)
         is_known_open = True
         if start_offset is not None:
@@ -182,10 +187,11 @@ def terminate(
     transactional_id: TransactionalId,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
+    timeout: Timeout = None,
     as_json: AsJson = False,
 ) -> None:
     """Abort the open transaction of a transactional id and fence its producer."""
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, timeout) as admin:
         admin.abort_transaction(transactional_id)
     if as_json:
         print_json({"terminated": transactional_id})

@@ -129,7 +129,10 @@ def _option_hint(error: Any) -> str:
 def _reason(error: Any) -> str:
     for found in getattr(error.__cause__, "errors", list)():
         if found["type"] in _REASONS:
-            return f"{found['input']!r} {_REASONS[found['type']].format(**found.get('ctx', {}))}"
+            limits = {
+                name: int(limit) if limit == int(limit) else limit for name, limit in found.get("ctx", {}).items() if name in ("ge", "le")
+            }
+            return f"{found['input']!r} {_REASONS[found['type']].format(**limits)}"
     return _as_line(error.message)
 
 

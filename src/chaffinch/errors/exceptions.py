@@ -205,11 +205,15 @@ class ApiException(KafkaException, group=Group.NONE):
         facts = [one_line(self.message).rstrip(".")]
         if self._concerns_records():
             facts.append(_STORED_TEXTS[self.stored])
-        facts.append(self._advice())
+        facts.append(self.advice)
         return ": ".join([*_location_of(self), code, "; ".join(filter(None, facts))])
 
-    def _advice(self) -> str:
-        """Advice about the producer is left out for errors of a consumer or of topic creation."""
+    @property
+    def advice(self) -> str:
+        """What the application can do, as at the end of the exception's text; "" if there is none.
+
+        Advice about the producer is left out for errors of a consumer or of topic creation.
+        """
         if self.advised is not None:
             return self.advised
         if self._concerns_records() and self.stored is Stored.POSSIBLY and self.group in RETRIABLE_GROUPS:
