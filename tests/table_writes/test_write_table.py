@@ -256,7 +256,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"rejected_max": 3}, ConfigException, "argument rejected_max needs dead_letters or dead_letter_path"),
     ({"rejected_max": "x", "dead_letters": "d"}, ConfigException, "argument rejected_max cannot be 'x': it must be a count"),
     ({"rejected_max": True, "dead_letters": "d"}, ConfigException, "argument rejected_max cannot be True"),
-    ({"reason_column": "key"}, ConfigException, "argument reason_column cannot be 'key': that column is a part of the record"),
+    ({"reason_column": "key"}, ConfigException, "argument reason_column cannot be 'key': that column is part of the record"),
     ({"reason_column": "why"}, InvalidColumn, r"column 'why' is missing \(argument reason_column\); allowed: a string in bad rows"),
     ({"bootstrap_servers": None}, ConfigException, "option bootstrap.servers is missing"),
     ({"linger_msx": 1}, ConfigException, "unknown option 'linger_msx'"),
