@@ -27,6 +27,8 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
 STDOUT: Final = "stdout"
+COMPLETION_VARIABLE: Final = "_CHAFFINCH_COMPLETE"
+"""Set by the completion script of a shell, which calls the command for the completions of a line."""
 # Errors of a full file. Files that a command opens are named in the error; an error without a name is about stdout.
 DISK_FULL_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -92,7 +94,8 @@ def _prepare_process() -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    name = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    is_completion = COMPLETION_VARIABLE in os.environ
+    name = arguments[0] if arguments and arguments[0] in COMMANDS and not is_completion else None
     print_errors_as_json("--json" in arguments[: arguments.index("--") if "--" in arguments else None])
     extra = COMMANDS[name].extra if name else "broker"
     out = sys.stdout  # typer wraps it to hide a closed pipe; Python 3.13 would report that at exit.
@@ -185,12 +188,19 @@ def _command(name: str) -> Any:
 
 
 def _root_app() -> typer.Typer:
-    """The app for `--help`, `--version` and unknown commands. It runs no sub-command, so its functions are empty."""
+    """The app for `--help`, `--version`, unknown commands and shell completion. It runs no sub-command, so its functions are empty."""
     import typer
 
-    from chaffinch.cli.usage import StrictApp
+    from chaffinch.cli.usage import StrictApp, StrictGroup
 
-    app = StrictApp(help="Precise Kafka writes from Python and Spark.")
+    class Root(StrictGroup):
+        """Loads a sub-command when its options or sub-commands are completed."""
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name, found, rest = super().resolve_command(ctx, args)
+            return name, _command(name) if ctx.resilient_parsing and name in COMMANDS else found, rest
+
+    app = StrictApp(cls=Root, add_completion=True, help="Precise Kafka writes from Python and Spark.")
 
     def show_version(is_wanted: bool) -> None:
         if is_wanted:

@@ -204,7 +204,7 @@ class StrictGroup(TyperGroup):
             formatter.write_dl([(str(command.name), first_line(command.help)) for command in shown])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] not in self.commands and not args[0].startswith("-"):
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
             meant = _FOREIGN_COMMANDS.get(args[0])
             nearest = [meant] if meant in self.commands else difflib.get_close_matches(args[0], self.commands, n=1)
             ctx.fail(
@@ -217,8 +217,8 @@ class StrictGroup(TyperGroup):
 class StrictApp(typer.Typer):
     """A typer app of `StrictCommand`s and `StrictGroup`s. Their help is plain text: typer's boxes cut long option names at 80 columns."""
 
-    def __init__(self, **keywords: Any) -> None:
-        super().__init__(rich_markup_mode=None, cls=StrictGroup, add_completion=False, pretty_exceptions_enable=False, **keywords)
+    def __init__(self, *, cls: type[StrictGroup] = StrictGroup, add_completion: bool = False, **keywords: Any) -> None:
+        super().__init__(rich_markup_mode=None, cls=cls, add_completion=add_completion, pretty_exceptions_enable=False, **keywords)
 
     def command(self, name: str | None = None, **keywords: Any) -> Any:
         return super().command(name, cls=StrictCommand, **keywords)
