@@ -90,6 +90,14 @@ def test_import_of_another_client_has_a_hint(name: str, says: str) -> None:
     assert not hasattr(chaffinch, name)
 
 
+def test_import_from_admin_of_another_client_has_a_hint() -> None:
+    says = "cannot import name 'NewTopic' from 'chaffinch.admin': call create_topic(name, ...) of Admin"
+    with pytest.raises(ImportError, match=f"^{re.escape(says)}$"):
+        exec("from chaffinch.admin import NewTopic", {})
+    with pytest.raises(ImportError, match=r"cannot import name 'no_such_thing' from 'chaffinch\.admin'"):
+        exec("from chaffinch.admin import no_such_thing", {})
+
+
 def test_other_missing_import_has_no_hint() -> None:
     with pytest.raises(ImportError, match="cannot import name 'no_such_thing' from 'chaffinch'"):
         exec("from chaffinch import no_such_thing", {})
@@ -108,6 +116,9 @@ def test_other_missing_import_has_no_hint() -> None:
         (Consumer, "close", {"autocommit": False}, "set the option enable.auto.commit"),
         (Producer, "flush", {"timeout_ms": 100}, "it is timeout, in seconds"),
         (Producer, "close", {"timeout_ms": 100}, "it is timeout, in seconds"),
+        (Producer, "send", {"topic": "t", "callback": print}, "unexpected keyword argument 'callback': it is on_delivery"),
+        (Producer, "send", {"topic": "t", "timestamp": 1}, "unexpected keyword argument 'timestamp': it is timestamp_ms"),
+        (Producer, "send", {"topic": "t", "no_such": 1}, "send() got an unexpected keyword argument 'no_such'"),
     ],
 )
 def test_argument_of_another_client_has_a_hint(

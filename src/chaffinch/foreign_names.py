@@ -133,6 +133,11 @@ ARGUMENT_HINTS: Final[Mapping[str, Mapping[str, str]]] = {
         "message": "give offsets: {partition: record.offset + 1}",
         "timeout_ms": "it is timeout, in seconds",
     },
+    "send": {
+        "callback": "it is on_delivery",
+        "timestamp": "it is timestamp_ms, in milliseconds since 1970",
+        "on_error": "it is on_delivery, which is called for errors as well",
+    },
     "flush": {"timeout_ms": "it is timeout, in seconds"},
     "close": {"autocommit": "leave it out, and set the option enable.auto.commit", "timeout_ms": "it is timeout, in seconds"},
 }
@@ -161,21 +166,31 @@ def refuse_arguments(method: str, names: Mapping[str, Any]) -> None:
         raise TypeError(f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else ""))
 
 
-def module_error(name: str) -> Exception:
-    """The error for an unknown name of the package `chaffinch`. Call it only from `__getattr__` of the package.
+def module_error(name: str, module: str = "chaffinch", hints: Mapping[str, str] = MODULE_HINTS) -> Exception:
+    """The error for an unknown name of a package. Call it only from `__getattr__` of the package.
 
     `from chaffinch import ...` drops the text of an AttributeError, so this returns an ImportError there; `hasattr` needs an
     AttributeError.
     """
-    text = f"module 'chaffinch' has no attribute {name!r}"
-    hint = MODULE_HINTS.get(name)
+    text = f"module {module!r} has no attribute {name!r}"
+    hint = hints.get(name)
     if hint is None:
         return AttributeError(text)
     frame = sys._getframe(2)
     is_import = frame.f_code.co_code[frame.f_lasti] == _import_from_opcode()
     return (
-        ImportError(f"cannot import name {name!r} from 'chaffinch': {hint}", name=name) if is_import else AttributeError(f"{text}: {hint}")
+        ImportError(f"cannot import name {name!r} from {module!r}: {hint}", name=name) if is_import else AttributeError(f"{text}: {hint}")
     )
+
+
+ADMIN_MODULE_HINTS: Final[Mapping[str, str]] = {
+    "AclBinding": "access control lists are not supported",
+    "AdminClient": "it is Admin",
+    "ConfigResource": "call describe_topic_configs(names) or alter_topic_configs(name, changed) of Admin",
+    "KafkaAdminClient": "it is Admin",
+    "NewPartitions": "call add_partitions(name, total) of Admin",
+    "NewTopic": "call create_topic(name, ...) of Admin",
+}
 
 
 def _import_from_opcode() -> int:

@@ -303,6 +303,29 @@ def test_command_without_sub_command_prints_help(capsys: pytest.CaptureFixture[s
     assert "  list " in err
 
 
+@pytest.mark.parametrize(
+    ("topic", "says"),
+    [
+        ("orders:0", "PARTITIONS is '0': it must be a whole number from 1"),
+        ("orders:1:0", "REPLICATION is '0': it must be a whole number from 1"),
+        ("orders:x:1", "PARTITIONS is 'x': it must be a whole number from 1"),
+    ],
+)
+def test_wrong_number_of_a_topic_is_named(capsys: pytest.CaptureFixture[str], topic: str, says: str) -> None:
+    status, out, err = run(capsys, "broker", "--topic", topic)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"chaffinch: topic '{topic}': {says}; expected NAME[:PARTITIONS[:REPLICATION]]")
+
+
+@pytest.mark.parametrize(("name", "kind"), [("acks", "producers"), ("linger.ms", "producers"), ("group.instance.id", "consumers")])
+def test_option_of_another_client_in_a_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, kind: str) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"{name}=1\n")
+    status, _, err = run(capsys, "topics", "list", "--bootstrap-server", "b:1", "--command-config", str(file))
+    says = f"chaffinch: --command-config {file}:1: unknown option '{name}': it is an option of {kind}, remove it here\n"
+    assert (status, err) == (2, says)
+
+
 def test_log_lines_have_the_program_name(tmp_path: Path) -> None:
     """In a pipe there are other programs."""
     file = tmp_path / "client.properties"

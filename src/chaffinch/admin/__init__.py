@@ -77,7 +77,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        names = import_module("chaffinch.foreign_names")
+        raise names.module_error(name, __name__, names.ADMIN_MODULE_HINTS)
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

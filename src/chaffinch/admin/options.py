@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from chaffinch.client import options as client_options
-from chaffinch.client.option_hints import JAVA_ONLY_OPTIONS
+from chaffinch.client.option_hints import CONSUMER_OPTION_NAMES, JAVA_ONLY_OPTIONS, PRODUCER_OPTION_NAMES
 from chaffinch.client.options import ConnectionSettings, connection_options, reconnect_backoff, retry_backoff
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
@@ -54,8 +54,13 @@ READING_WITHOUT_EFFECT: Final = frozenset(
     }
 )
 
-ADMIN_TABLE: Final = OptionTable(CLIENT_OPTIONS, WITHOUT_EFFECT, hints=JAVA_ONLY_OPTIONS)
-READING_TABLE: Final = OptionTable((*CLIENT_OPTIONS, *READING_OPTIONS), WITHOUT_EFFECT | READING_WITHOUT_EFFECT, hints=JAVA_ONLY_OPTIONS)
+_HINTS: Final = {
+    **dict.fromkeys(CONSUMER_OPTION_NAMES, "it is an option of consumers, remove it here"),
+    **dict.fromkeys(PRODUCER_OPTION_NAMES, "it is an option of producers, remove it here"),
+    **JAVA_ONLY_OPTIONS,
+}
+ADMIN_TABLE: Final = OptionTable(CLIENT_OPTIONS, WITHOUT_EFFECT, hints=_HINTS)
+READING_TABLE: Final = OptionTable((*CLIENT_OPTIONS, *READING_OPTIONS), WITHOUT_EFFECT | READING_WITHOUT_EFFECT, hints=_HINTS)
 
 
 def open_client(settings: Settings, on_wait: Callable[[str], None] | None = None) -> SyncClient:

@@ -143,10 +143,13 @@ def parse_text(text: str) -> TopicArgument:
     """Parse one `--topic` argument. Raises ConfigException, naming the argument and the expected form."""
     head, *options = text.split(",")
     name, *numbers = head.split(":")
-    if not name or len(numbers) > 2 or not all(_NUMBER.fullmatch(number) for number in numbers):
-        raise ConfigException(
-            f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], up to {PARTITIONS_MAX} partitions"
-        )
+    wrong = [number for number in numbers if not _NUMBER.fullmatch(number)]
+    if not name or len(numbers) > 2 or wrong:
+        form = f"expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], up to {PARTITIONS_MAX} partitions"
+        if wrong and len(numbers) <= 2:
+            part = "PARTITIONS" if wrong[0] == numbers[0] else "REPLICATION"
+            form = f"{part} is {wrong[0]!r}: it must be a whole number from 1; {form}"
+        raise ConfigException(f"topic {text!r}: {form}")
     config: dict[str, str] = {}
     last = ""
     for option in options:

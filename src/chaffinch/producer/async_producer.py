@@ -165,6 +165,7 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
         on_delivery: Callback | None = None,
+        **foreign: Never,
     ) -> AsyncRecordFuture[RecordMetadata]:
         """Put one record into its batch. Waits up to `max.block.ms` for the topic's metadata and for memory.
 
@@ -185,6 +186,8 @@ class AsyncProducer:
             IllegalStateException: the producer is not started or closed, or transactional without an open transaction; or this is another
                 event loop.
         """
+        if foreign:
+            refuse_arguments("send", foreign)
         sender = self._open_sender("send")
         if sender.needs_round:
             await sender.yield_to_loop()

@@ -140,6 +140,7 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
         on_delivery: Callback | None = None,
+        **foreign: Never,
     ) -> RecordFuture[RecordMetadata]:
         """Send one record. Waits up to `max.block.ms` for the topic's metadata and for memory.
 
@@ -161,6 +162,8 @@ class Producer:
             IllegalStateException: the producer is closed, or transactional without an open transaction; or this is a signal handler or
                 finalizer that has interrupted another call of the same producer: set a flag there, and send from the main program.
         """
+        if foreign:
+            refuse_arguments("send", foreign)
         if self._lock._is_owned() or SHARED_LOCK._is_owned():
             raise self._gate.interrupted("send")
         future: RecordFuture[RecordMetadata] = self._new_future()
