@@ -74,6 +74,8 @@ class Shell:
         ended = self(*arguments, stdin=stdin)
         assert ended.status == status, (arguments, ended)
         (line,) = ended.err.splitlines()
+        if "--json" in arguments:
+            line = f"chaffinch: {json.loads(line)['error']}"
         assert line.startswith("chaffinch: "), line
         assert says in line, line
 

@@ -183,4 +183,5 @@ def test_markdown_excludes_json_and_codes(capsys: pytest.CaptureFixture[str]) ->
     for other in ("--json", "87"):
         status, out, err = run(capsys, "--markdown", other)
         assert (status, out) == (2, "")
-        assert err == "chaffinch: --markdown prints the whole page: give neither --json nor a code with it\n"
+        text = json.loads(err)["error"] if other == "--json" else err.removeprefix("chaffinch: ").removesuffix("\n")
+        assert text == "--markdown prints the whole page: give neither --json nor a code with it"
