@@ -1,6 +1,6 @@
 """The Spark query of the demo, run as a process: files -> rows -> `format("chaffinch")`.
 
-Run as `python -m examples.standard_library.query FOLDER BOOTSTRAP_SERVERS FILES_PER_TRIGGER`; FOLDER is a `workplace.Workplace`.
+Run as `python -m examples.standard_library.query FOLDER BOOTSTRAP_SERVERS FILES_PER_TRIGGER`; FOLDER is a `workspace.Workspace`.
 It ends when all files are written, and continues from its checkpoint after a restart.
 """
 

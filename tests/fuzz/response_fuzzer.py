@@ -3,7 +3,7 @@
 The broker answers as it should; on the way to the client some fields of some answers get other values, and connections break. Whatever
 comes, the core continues: only exceptions meant for its callers, one outcome per record, and a close that ends.
 
-`python -m tests.fuzz.response_fuzzer SEED ROUNDS`. Not collected by pytest; `test_answers.py` runs it.
+`python -m tests.fuzz.response_fuzzer SEED ROUNDS`. Not collected by pytest; `test_responses.py` runs it.
 """
 
 from __future__ import annotations

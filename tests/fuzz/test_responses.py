@@ -18,6 +18,6 @@ def test_client_failure_on_a_response_is_found(monkeypatch: pytest.MonkeyPatch, 
     def fail(*_: object) -> None:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(f"chaffinch.{part}.answered", fail)
+    monkeypatch.setattr(f"chaffinch.{part}.response_received", fail)
     with pytest.raises(AssertionError, match="of seed 1: KeyError"):
         response_fuzzer.run(1, 20 * response_fuzzer.STEPS)

@@ -1,7 +1,7 @@
 """A consumer of the group READERS_GROUP: what it has read is written down before it is committed.
 
-This one polls records and commits automatically; `clients_table_reader` polls tables and commits itself. Now and then a reader leaves the
-group and joins again, so that partitions move.
+This one polls records and commits automatically; `clients_table_reader.py` polls tables and commits itself. Now and then a reader leaves
+the group and joins again, so that partitions move.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What workers lack, and what is advised on Spark's own errors. On a cluster: `clusters/on_a_cluster.py`."""
+"""What workers lack, and what is advised on Spark's own errors. On a cluster: `clusters/run_on_cluster.py`."""
 
 from __future__ import annotations
 

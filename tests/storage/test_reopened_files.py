@@ -1,5 +1,5 @@
 """Files that no process had open for a while. If the disk refused their bytes then, the system may forget the error: a sync that succeeds
-afterwards proves nothing. Lost bytes cannot be read any more either. For errors reported to an earlier process see `test_disk_lock`."""
+afterwards proves nothing. Lost bytes cannot be read any more either. For errors reported to an earlier process see `test_disk_lock.py`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestAbortedTransactions:
         log.delete_records_before(2, 0)
         assert log.delete_old_segments(0) == 1
         log = lose_power(files)
-        assert "of no use" not in caplog.text
+        assert "cannot be used" not in caplog.text
         assert log.aborted_transactions(2, 100) == [(2, 3)]
         assert has_producer(log)
 
