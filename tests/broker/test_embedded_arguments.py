@@ -73,6 +73,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 METHODS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+    (lambda broker: broker.advance(1e15), ConfigException, r"seconds from 0 to 315360000 \(ten years\); the clock has not moved"),
     (lambda broker: broker.stop_node("0"), ConfigException, r"node_id='0': expected a whole number"),
     (lambda broker: broker.stop_node(True), ConfigException, r"node_id=True: expected a whole number"),
     (lambda broker: broker.start_node("0"), ConfigException, r"node_id='0'"),

@@ -85,6 +85,10 @@ def _is_path(value: object) -> bool:
     return value is None or (isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b""))
 
 
+ADVANCE_SECONDS_MAX: Final = 10 * 365 * 86_400
+"""The broker processes every deadline on the way: a year takes it about a second."""
+
+
 def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
@@ -105,7 +109,10 @@ _RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "from_offset": (lambda value: type(value) is int and value >= 0, "a whole number of at least 0"),
     "count": (lambda value: type(value) is int and value >= 0, "a whole number of at least 0"),
     "timeout": (_is_seconds, "a number of seconds, at least 0"),
-    "seconds": (_is_seconds, "a number of seconds, at least 0"),
+    "seconds": (
+        lambda value: _is_seconds(value) and value <= ADVANCE_SECONDS_MAX,
+        f"a number of seconds from 0 to {ADVANCE_SECONDS_MAX} (ten years); the clock has not moved",
+    ),
     "isolation": (lambda value: value in ("read_committed", "read_uncommitted"), "'read_committed' or 'read_uncommitted'"),
 }
 

@@ -365,10 +365,10 @@ class EmbeddedBroker:
         become due. Every deadline on the way is processed at its own time. Clients keep their own clocks.
 
         Args:
-            seconds: at least 0, in steps of a millisecond.
+            seconds: at least 0 and at most ten years (315360000), in steps of a millisecond.
 
         Raises:
-            ConfigException: `seconds` is negative or not a number.
+            ConfigException: `seconds` is negative, more than ten years, or not a number.
         """
         arguments.check(seconds=seconds)
         server = self._running
