@@ -108,8 +108,9 @@ def load() -> bool:
             # LLVM calls back into Python, where an exception of a signal handler is lost, or ends the process.
             with deferred_signals():
                 _State.compiled = _loops(__name__, is_compiled=True)
-        except (ImportError, OSError) as error:
-            # Not installed, incompatible with this numpy, or no space for its cache: slower, but still correct.
+        except (ImportError, OSError, SystemError) as error:
+            # Not installed, incompatible with this numpy, no space for its cache, or pytest's assertion rewriting of these modules failed
+            # in a thread (CPython's "AST constructor recursion depth mismatch"): slower, but still correct.
             _State.missing_reason = f"{type(error).__name__}: {error}"
         finally:
             _State.is_loading = False
