@@ -51,7 +51,7 @@ _NO_BROKER = (
     "--ignore-glob=*/core",
     "--ignore-glob=*/test_interrupts.py",
     "--ignore-glob=*/test_older_brokers.py",
-    "--deselect=tests/examples/test_transactional_word_count.py::test_kills",
+    "--deselect=tests/examples/test_transactional_word_count.py::test_kills_lose_and_duplicate_nothing",
 )
 FASTER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 LINE_MAX = 150

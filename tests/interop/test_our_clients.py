@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from tests.interop.apache_kafka import kafka_version
 from tests.interop.expected_differences import (
     EXPECTED,
@@ -16,7 +14,7 @@ from tests.interop.expected_differences import (
 )
 from tests.interop.installing import ROOT
 from tests.interop.other_kafka import numbers, uses_kraft
-from tests.interop.our_clients import End, page_part
+from tests.interop.our_clients import OUR_CLIENTS, End, page_part
 from tests.interop.our_spark import OUR_SPARK
 from tests.interop.versions import PAGE, Seen, read_counts
 from tests.interop.versions import page_part as versions_part
@@ -47,11 +45,21 @@ def test_every_page_has_a_generated_part() -> None:
 
 def test_expected_differences_name_existing_tests() -> None:
     """A name that is gone would be an unnoticed difference."""
-    defined = {
-        name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
-    }
     for pattern in (*(each.test for each in EXPECTED), *NOT_RUN_ON_KAFKA):
-        assert pattern.rpartition("::")[2].partition("\\[")[0] in defined, pattern
+        assert is_defined(pattern.partition("\\[")[0].replace("\\", "")), pattern
+
+
+def test_deselected_tests_exist_under_their_full_names() -> None:
+    deselected = [argument.partition("=")[2] for argument in OUR_CLIENTS.suites if argument.startswith("--deselect=")]
+    assert deselected
+    assert all(map(is_defined, deselected)), deselected
+
+
+def is_defined(node_id: str) -> bool:
+    """Whether a file of the tests has the class, if there is one, and the function of a node id without parameters."""
+    file, *classes, function = node_id.rpartition("/")[2].split("::")
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob(file)]
+    return any(f"def {function}(" in text and all(f"class {name}:" in text for name in classes) for text in texts)
 
 
 def test_spark_suites_with_a_broker_run_on_apache_kafka() -> None:
