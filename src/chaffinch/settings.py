@@ -123,7 +123,8 @@ class Option:
 
     def parse(self, value: object) -> Any:
         """The value in the option's type (a list becomes a tuple). Otherwise raises ConfigException with option, value and what is
-        allowed."""
+        allowed.
+        """
         try:
             parsed = _PARSERS[self.kind](value)
         except (ValueError, OverflowError):

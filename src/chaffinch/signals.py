@@ -59,7 +59,8 @@ def deferred_signals() -> Iterator[None]:
 
     def call() -> None:
         """Call the deferred handlers. The signals are not raised again, because an event loop has seen them through its wake-up
-        descriptor."""
+        descriptor.
+        """
         if waiting:
             number = next(iter(waiting))
             try:

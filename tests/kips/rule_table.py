@@ -67,7 +67,7 @@ _ID = {"producer_id": 5, "producer_epoch": 0}
 LINES = (
     # Batches of format 2: the first rule that is broken is the answer, and no single record is at fault.
     batch_line("magic is unknown", CRC, MAGIC, {"magic": 3}, "magic 3"),
-    batch_line("magic is old", RECORD, MAGIC, {}, "takes format 2"),
+    batch_line("magic is old", RECORD, MAGIC, {}, "allows format 2"),
     batch_line("crc is wrong", CRC, INVALID_CRC, {"crc": 0xDEADBEEF}, "checksum deadbeef, its bytes have"),
     batch_line("is too large", SIZE, TOO_LARGE, {}, "max.message.bytes allows 70", topic=SMALL),
     batch_line("base offset is not zero", RECORD, OFFSET, {"base_offset": 1}, "base offset 1"),

@@ -32,7 +32,8 @@ from chaffinch.settings import LONG_MAX
 @dataclass(slots=True)
 class ConnectionMetrics:
     """Counters of connections, requests (by API) and bytes. Bytes of open connections are counted by the connections themselves and added
-    here when they close."""
+    here when they close.
+    """
 
     connections: int = 0
     requests: Counter[str] = field(default_factory=Counter)

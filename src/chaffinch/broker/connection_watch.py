@@ -84,7 +84,8 @@ class ConnectionWatch:
 
     def records_max(self) -> int:
         """Bytes of records that the next response may carry: a share of the remaining capacity. Many slow readers get less each, and no
-        client is closed for reading a response it was entitled to."""
+        client is closed for reading a response it was entitled to.
+        """
         if 2 * self._unread_bytes > self._unread_bytes_max:
             self._refresh()
         return max((self._unread_bytes_max - self._unread_bytes) // SHARE_OF_CAPACITY, RECORDS_MIN)

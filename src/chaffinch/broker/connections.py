@@ -220,7 +220,8 @@ class Peer(asyncio.BufferedProtocol):
     @property
     def open_count(self) -> int:
         """Number of requests that were received and are not yet answered or completed. Requests without a response count while they
-        wait."""
+        wait.
+        """
         return (len(self._open_requests) or int(self._waiting is not None)) + len(self._backlog)
 
     @property
@@ -350,7 +351,8 @@ class Peer(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Send completed responses, then close. Responses held back by throttling or still being read from files are dropped: buffering
-        them could fill the memory for a client that never reads them."""
+        them could fill the memory for a client that never reads them.
+        """
         self.stop_taking_requests()
         self.flush()
         is_cut = _FILES in self._congested

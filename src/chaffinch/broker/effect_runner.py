@@ -234,7 +234,8 @@ class CoreTime:
 
     def steady_ms(self) -> int:
         """The core's steady time: the monotonic clock, starting at the wall clock time of the start. Once per millisecond it also compares
-        the wall clock, which may have been set, or the machine may have been asleep."""
+        the wall clock, which may have been set, or the machine may have been asleep.
+        """
         steady_ms = self._start_ms + self._clock.steady_ms()
         if steady_ms != self._checked_ms:
             self._checked_ms = steady_ms

@@ -590,7 +590,8 @@ class PartitionRecords:
 
 def collect(core: BrokerCore, topic: str, *, is_committed: bool) -> list[PartitionRecords]:
     """The batches of every partition; only those below the last stable offset if committed records are wanted. Runs on the core's
-    thread."""
+    thread.
+    """
     found = core.topics.get(topic)
     if found is None:
         raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
@@ -615,7 +616,8 @@ def _collect_partition(partition: Partition, is_committed: bool) -> PartitionRec
 
 def to_table(partitions: list[PartitionRecords]) -> pa.Table:
     """A table with the columns partition (int32), offset (int64), and those of `arrow_columns.to_arrow`: key, value, timestamp, headers.
-    Runs on the caller's thread because decoding takes long."""
+    Runs on the caller's thread because decoding takes long.
+    """
     import numpy as np
     import pyarrow as pa
 

@@ -159,7 +159,8 @@ def send_part(socket: int, file_slice: FileSlice, bytes_max: int) -> int:
 
 def _sent_by_system(socket: int, file_slice: FileSlice, count: int) -> int:
     """Bytes sent by sendfile(2); 0 if that is impossible (no file, a short file, a disk error, a lost connection). Reading and writing the
-    part then raises the actual error."""
+    part then raises the actual error.
+    """
     descriptor = file_slice.source.descriptor() if _CAN_SEND_FILES else None
     if descriptor is None:
         return 0

@@ -83,7 +83,8 @@ class Refused(Exception):
 
 def check_host(request: Request, names: Iterable[str]) -> None:
     """Raises Refused if the Host header names a foreign domain: a web page in a browser on this machine may use a domain that was made to
-    point here."""
+    point here.
+    """
     header = request.headers.get("host", "")
     if not is_expected(header, names):
         raise Refused(403, f"Host {host_of(header)!r} is neither an address nor a name of this listener: use its address")

@@ -172,7 +172,8 @@ def _bind(listener: socket.socket, target: Any) -> None:
 
 def _may_have(size: int) -> bool:
     """Whether the operating system grants this receive buffer size. If its limit is lower, setting the option would yield less than the
-    default. Linux reports twice the granted size, see socket(7)."""
+    default. Linux reports twice the granted size, see socket(7).
+    """
     with contextlib.suppress(OSError), socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * size

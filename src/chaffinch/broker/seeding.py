@@ -15,6 +15,7 @@ from chaffinch.records import batch
 from chaffinch.records.errors import InvalidColumn
 from chaffinch.records.validation import Origin, check_batch, check_records
 from chaffinch.records.validation_result import Rejected
+from chaffinch.settings import shown_value
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +40,14 @@ Rows: TypeAlias = "SupportsArrowStream | Iterable[Row]"
 
 FIELDS: Final = ("key", "value", "headers", "timestamp", "partition")
 CULPRITS_IN_TEXT: Final = 10
+ALLOWED: Final = {
+    "key": "bytes, a string or None",
+    "value": "bytes, a string or None",
+    "headers": "a mapping or a list of pairs, of strings to bytes, strings or None",
+    "timestamp": "milliseconds since 1970 as a whole number, or None for now",
+    "partition": "the number of a partition, or None",
+}
+"""What each field of a row may be."""
 
 
 def to_table(rows: Any) -> pa.Table:
@@ -50,14 +59,30 @@ def to_table(rows: Any) -> pa.Table:
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         raise ConfigException(f"rows: expected a table or a list of rows, not a value of type {type(rows).__name__}")
     fields = [_fields(number, row) for number, row in enumerate(rows)]
-    columns = {
-        "key": pa.array([_bytes(row.get("key")) for row in fields], pa.binary()),
-        "value": pa.array([_bytes(row.get("value")) for row in fields], pa.binary()),
-        "headers": pa.array([_headers(row.get("headers")) for row in fields], pa.map_(pa.string(), pa.binary())),
-        "timestamp": pa.array([row.get("timestamp") for row in fields], pa.int64()),
-        "partition": pa.array([row.get("partition") for row in fields], pa.int32()),
-    }
-    return pa.table(columns)
+    return pa.table(
+        {
+            "key": _column("key", [_bytes(row.get("key")) for row in fields], pa.binary()),
+            "value": _column("value", [_bytes(row.get("value")) for row in fields], pa.binary()),
+            "headers": _column("headers", [_headers(row.get("headers")) for row in fields], pa.map_(pa.string(), pa.binary())),
+            "timestamp": _column("timestamp", [row.get("timestamp") for row in fields], pa.int64()),
+            "partition": _column("partition", [row.get("partition") for row in fields], pa.int32()),
+        }
+    )
+
+
+def _column(name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The values of one field. Raises ConfigException with the first row whose value is of a wrong type."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                raise ConfigException(f"rows: row {row}, field {name}: {shown_value(value)}; expected {ALLOWED[name]}") from None
+        raise
 
 
 def _fields(number: int, row: Row) -> Mapping[str, Any]:
@@ -77,9 +102,11 @@ def _bytes(text: Bytes) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
-def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
+def _headers(headers: Any) -> list[Any]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
-    return [(name, _bytes(value)) for name, value in pairs]
+    if isinstance(pairs, str | bytes) or not isinstance(pairs, Iterable):
+        return [pairs]  # Of a wrong type: `_column` names the row.
+    return [(pair[0], _bytes(pair[1])) if isinstance(pair, tuple | list) and len(pair) == 2 else pair for pair in pairs]
 
 
 class _Batch(NamedTuple):

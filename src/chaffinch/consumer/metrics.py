@@ -1,5 +1,6 @@
 """`Consumer.metrics()`: Kafka's metric names (consumer, fetch and coordinator metrics) where Kafka has the number; our own names are
-similar."""
+similar.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ class ErrorCode:
 def _row(name: str, number: int, exception_name: str, group: Group, seen_by: str, stored: Stored, text: str, *,
          number_kip: int | None = None, group_produce: Group | None = None, group_transaction: Group | None = None) -> ErrorCode:
     """`seen_by`: P if Produce can return it, T if a transaction API can. If an API returns an unexpected code of group NONE, KIP-1050's
-    general strategy applies."""
+    general strategy applies.
+    """
     unexpected = Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
     return ErrorCode(
         name=name, number=number, number_kip=number if number_kip is None else number_kip, exception_name=exception_name, group=group,

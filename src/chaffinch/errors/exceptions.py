@@ -149,7 +149,8 @@ class KafkaException(Exception):
         api: str | None = None,
     ) -> None:
         """Missing values come from the code, and the code from the class. With culprits the default of `stored` is no: the broker has
-        refused the batch."""
+        refused the batch.
+        """
         if self.is_abstract:
             raise TypeError(f"{type(self).__name__} is a group of exceptions, not one that can be raised")
         self.code = code or self.class_code
@@ -248,7 +249,8 @@ class CorrelationIdMismatchException(IllegalStateException):
 
 class CommitFailedException(KafkaException):
     """Offsets that were not committed because the group has rebalanced. As in KIP-1050 not a subclass of
-    ApplicationRecoverableException."""
+    ApplicationRecoverableException.
+    """
 
     class_stored = Stored.NO
 
@@ -528,7 +530,8 @@ _STORED_TEXTS: Final = {Stored.NO: "not stored", Stored.POSSIBLY: "possibly stor
 
 def _location_of(error: ApiException) -> list[str]:
     """The location, such as `Produce for orders-0, records 3 and 7`; empty if unknown. Culprits with another code are named later in the
-    text."""
+    text.
+    """
     culprits = error.culprits if any(culprit.code == error.code for culprit in error.culprits) else ()
     where = [error.api or "", f"for {error.topic_partition}" if error.topic_partition and error.api else str(error.topic_partition or "")]
     location = ", ".join(filter(None, [" ".join(filter(None, where)), format_records([culprit.batch_index for culprit in culprits])]))

@@ -231,7 +231,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def _get_snapshot(self) -> tuple[bool, bool, T | None, BaseException | None]:
         """Done, cancelled, result, error. Newer asyncio calls this (`_copy_future_state`); the standard class reads the parts unchanged,
-        but here result and error may still have to be made."""
+        but here result and error may still have to be made.
+        """
         if self._state != _base.FINISHED:
             return False, False, None, None
         error = self.exception(0)

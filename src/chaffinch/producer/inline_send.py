@@ -186,7 +186,8 @@ class InlineCore:
     def written(self, inline_request: InlineRequest, outcome: Any, steady_ms: int) -> bool:
         """Complete the record: it is written, and `outcome` makes its result (`BatchFutures.outcome`).
 
-        Returns False, and changes nothing, if the core has to notify others: threads that wait for memory, or watch the future."""
+        Returns False, and changes nothing, if the core has to notify others: threads that wait for memory, or watch the future.
+        """
         core, accumulator = self._core, self._core.accumulator
         if core.callers.memory_waiters or not inline_request.target.queue.complete_inline(inline_request.futures, outcome, steady_ms):
             return False

@@ -208,7 +208,8 @@ class SenderThread(ClientThread):
 
     def _end_transaction(self) -> list[Effect]:
         """Send an EndTxn of the last round, although its response is not read. Report a transaction that is left open without one, or whose
-        coordinator is not connected."""
+        coordinator is not connected.
+        """
         try:
             for effect in self._outbox:
                 if isinstance(effect, SendRequest) and isinstance(effect.message, EndTxnRequest):

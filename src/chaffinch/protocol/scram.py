@@ -110,7 +110,8 @@ def client_first_bare(user: str, nonce: str) -> str:
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
     """Client's first message. `bare` is the signed part; `header` is repeated in the final message, so that changes on the way are
-    detected."""
+    detected.
+    """
 
     user: str
     nonce: str

@@ -57,7 +57,8 @@ def decoded_bytes_max(request: ReceivedRequest, frame_bytes: int) -> int:
 
 class ServerConnection:
     """One client's connection. `client_software_name` and `client_software_version` come from its ApiVersions request (KIP-511), and are
-    empty before it and for older clients."""
+    empty before it and for older clients.
+    """
 
     def __init__(
         self, frame_bytes_max: int = FRAME_BYTES_MAX, *, budget: FrameBudget | None = None, pool: BufferPool | None = None

@@ -19,7 +19,8 @@ NO_FIELD: Final = Field("", Bytes, 0, 0, None, None, 0, None, False)
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A field in a compiled line: `path` is a format string over the function's index variables, `owner` the variable with the
-    structure."""
+    structure.
+    """
 
     path: str
     owner: str

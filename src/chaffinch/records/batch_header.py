@@ -243,7 +243,8 @@ def _write_crc_after_change(buffer: bytearray | memoryview, position: int, befor
 
 def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int, length: int | None = None) -> None:
     """Write base offset and leader epoch of the batch at `position`, which the CRC does not cover. `length`: that of its header, if
-    known."""
+    known.
+    """
     if length is None:
         (length,) = _LENGTH.unpack_from(buffer, position + 8)
     _OFFSET_LENGTH_EPOCH.pack_into(buffer, position, base_offset, length, leader_epoch)

@@ -184,7 +184,8 @@ class RecordColumns:
 
     def _part_without_headers(self, start: int, stop: int) -> RecordColumns:
         """A slice of columns without headers. Not checked again, which would be most of its cost: slices of consistent arrays are
-        consistent."""
+        consistent.
+        """
         part: RecordColumns = object.__new__(RecordColumns)
         for (name, along), array in zip(_CUT_ALONG.items(), _ARRAYS_OF(self), strict=True):
             is_whole = along is None or array is None

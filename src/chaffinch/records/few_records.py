@@ -67,7 +67,8 @@ def plain_records(view: BatchView, *, decompressed_bytes_max: int = DECOMPRESSED
 
 def _few(view: BatchView, decompressed_bytes_max: int) -> list[PlainRecord] | None:
     """The records of a batch such as `encode_few` writes, compressed or not; None for any other or invalid batch, which `decode`
-    handles."""
+    handles.
+    """
     header = view.header
     if not 0 < header.count <= FEW_RECORDS:
         return None

@@ -107,7 +107,8 @@ def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, cr
 
 def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, wall_ms: int) -> Accepted | Rejected:
     """Check the rules about records, for a batch that passed `check_batch`. Batches from a leader are accepted unchanged, since it
-    checked them."""
+    checked them.
+    """
     header = view.header
     if origin is _REPLICATION:
         return Accepted(view.data, header.max_timestamp, header.count, len(view.data) - HEADER_BYTES)

@@ -255,7 +255,8 @@ CONTENT_RULES: Final = (
 @dataclass(frozen=True, slots=True)
 class RecordRule:
     """`template` describes a record whose value `seen` broke the rule: a format string, or a function called like `text`. `short_text`
-    contains no values."""
+    contains no values.
+    """
 
     code: ErrorCode
     counter: str | None

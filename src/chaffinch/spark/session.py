@@ -210,7 +210,8 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
 
 def _ignore_pandas_warning() -> None:
     """Ignore the warning about pandas 3 of the PySpark test module, which every session imports. Code that uses pandas, such as
-    `toPandas`, still warns."""
+    `toPandas`, still warns.
+    """
     text = "PySpark does not yet fully support pandas"
     warnings.filterwarnings("ignore", text, FutureWarning, module=r"pyspark\.testing\.utils")
 

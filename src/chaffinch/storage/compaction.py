@@ -71,7 +71,8 @@ class Compaction:
 
     def step(self) -> bool:
         """Run one slice; True when the compaction is complete. StorageError and RecordsError end it; the log is then as before, or
-        partly compacted."""
+        partly compacted.
+        """
         if not self._files.segments or self._files.segments[0] is not self._oldest:
             self.abandon()  # Segments were deleted since the last slice, perhaps those being read.
             return True

@@ -215,7 +215,8 @@ class DiskFileSystem:
 
     def _retry_without_reservations(self, make: Callable[[], T]) -> T:
         """The result of `make`, which creates a name and may need a block. On a full disk release reservations and retry. Raises
-        OSError."""
+        OSError.
+        """
         try:
             return make()
         except OSError as error:

@@ -268,7 +268,8 @@ class Journal:
 
     def _rewrite_if_possible(self, entries: Entries, steady_ms: int) -> None:
         """Start a rewrite, or continue it after `entries` were put. After a failure the old file, which is complete, stays, and the
-        rewrite is retried when the file has doubled."""
+        rewrite is retried when the file has doubled.
+        """
         try:
             if self._rewrite is not None and self._rewrite.known_offset != self._next_offset - len(entries):
                 self._give_up_rewrite()  # A signal interrupted a put before this point.

@@ -26,7 +26,8 @@ GB to the same disk, that sync takes a second, so a few files are synced one by 
 
 class LogFiles:
     """See the module docstring. `segments`: oldest first; the last one is being written. `state`: the durable state, or the one that
-    `complete_pending_swap` makes durable."""
+    `complete_pending_swap` makes durable.
+    """
 
     __slots__ = (
         "_base_offsets",
@@ -84,7 +85,8 @@ class LogFiles:
 
     def remove(self, count: int, *, retries_failed: bool) -> StorageError | None:
         """Delete the oldest segments, and with `retries_failed` those whose deletion failed before. Returns the last error, if a file
-        remains."""
+        remains.
+        """
         segments, failure = self.replace_segments(0, count), None
         if retries_failed:
             segments, self._pending_removals = self._pending_removals + segments, []
@@ -175,7 +177,8 @@ class LogFiles:
 
     def _complete_swap(self) -> bool:
         """Rename the files, then correct the snapshots, one per call: with 12,000 segments a snapshot takes 50 ms. True when nothing
-        refers to the old files."""
+        refers to the old files.
+        """
         if self._uncorrected is None:
             self._rename_segments()
             recovery.complete_pending_swap(self.file_system, self.directory, self.state)
@@ -203,7 +206,8 @@ class LogFiles:
 
     def sync_snapshot(self) -> None:
         """Sync the newest durable snapshot and the lists of aborted transactions that it needs, but not their names. Raises
-        StorageError."""
+        StorageError.
+        """
         self._sync_aborted()
         self.snapshots.sync_durable()
 

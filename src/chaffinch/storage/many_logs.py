@@ -29,7 +29,8 @@ def close_many(logs: Sequence[PartitionLog]) -> None:
 
 def delete_records_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> dict[PartitionLog, StorageError]:
     """`PartitionLog.delete_records_before` for each log and its offset, with two syncs in all. Returns the errors by log. Raises
-    OffsetOutOfRange."""
+    OffsetOutOfRange.
+    """
     if sum(offset > log.log_start_offset or not log.is_synced for log, offset in offsets.items()) > SYNCS_MAX:
         with suppress(StorageError):
             _advance_starts(offsets)

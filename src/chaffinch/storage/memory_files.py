@@ -30,7 +30,8 @@ class Interrupted(BaseException):
 
 class _Contents:
     """One file's bytes. `synced` leading bytes survive; `undone` are synced bytes removed by an unsynced truncation. `failed_in`: the
-    life in which their sync failed."""
+    life in which their sync failed.
+    """
 
     __slots__ = ("data", "failed_in", "synced", "undone")
 

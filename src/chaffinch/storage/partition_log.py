@@ -351,7 +351,8 @@ class PartitionLog(ReadableLog):
 
     def _checkpoint(self) -> None:
         """Write a snapshot, which spares the next start some reading. A failure does not affect appends: it is logged once and retried
-        later."""
+        later.
+        """
         self._bytes_since_checkpoint = 0
         try:
             self._save_snapshot()

@@ -290,7 +290,8 @@ class ProducerSequences:
 
     def forget_ongoing(self) -> None:
         """Forget open transactions after records were lost: their markers may be lost too. A transaction still open begins with its next
-        record."""
+        record.
+        """
         for producer_id in self._ongoing:
             state = self._states[producer_id]
             state.first_offset, state.row = NO_OFFSET, None

@@ -155,7 +155,8 @@ class ReadableLog:
 
     def aborted_transactions(self, fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch
-        response."""
+        response.
+        """
         return overlapping((segment.aborted for segment in self._files.from_offset(fetch_offset)), fetch_offset, upper_bound_offset)
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:

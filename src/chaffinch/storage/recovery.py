@@ -257,7 +257,8 @@ class Recovery:
 
     def _log_start(self, taken: Snapshot | None) -> int:
         """Start offset of the log after reading. Segments that end before it were deleted, and are deleted again if a loss of power
-        restored them."""
+        restored them.
+        """
         first = self._segments[0].base_offset if self._segments else 0
         start = max(first if taken is None else taken.log_start_offset, self._state.log_start_offset)
         if self._segments and self._segments[-1].end_offset < start:

@@ -25,7 +25,8 @@ def is_time_to_roll(segment: Segment, config: LogConfig, timestamp: int, wall: W
 
 def _jitter_ms(segment: Segment, config: LogConfig) -> int:
     """Jitter of a segment (`segment.jitter.ms`): constant for one segment, different between segments, so that many logs do not roll at
-    once."""
+    once.
+    """
     largest = min(config.segment_jitter_ms, config.roll_ms)
     return crc32c(segment.stem.encode()) % largest if largest > 0 else 0
 
@@ -65,7 +66,8 @@ def _too_many(segments: Sequence[Segment], stop: int, config: LogConfig) -> int:
 
 def next_expiry_ms(segments: Sequence[Segment], config: LogConfig) -> int | None:
     """Wall time at which the oldest segment gets too old if nothing is written; None for never. An empty segment counts too, because a
-    write to it triggers no check."""
+    write to it triggers no check.
+    """
     if not config.deletes or config.retention_ms < 0 or not segments:
         return None
     return segments[0].newest_ms + config.retention_ms + 1

@@ -104,7 +104,8 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
 
 def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> AppendResult | None:
     """The position of an already stored batch of this producer, otherwise None. A batch that begins a transaction is announced to the
-    log."""
+    log.
+    """
     duplicate = partition.log.find_duplicate(header)
     if duplicate is not None:
         broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")

@@ -373,7 +373,8 @@ class BrokerCore:
 
     def _try_woken(self, steady_ms: int) -> None:
         """Try as many delayed responses as one turn allows. `next_deadline_ms` requests another turn for the rest. The effects of this turn
-        are carried out first: only then does `records_max` include them."""
+        are carried out first: only then does `records_max` include them.
+        """
         state = self.state
         end = state.bytes_handled + TURN_BYTES_MAX
         while state.bytes_handled < end and (woken := self._waits.take_woken()) is not None:

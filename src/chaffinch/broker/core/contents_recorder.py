@@ -27,7 +27,8 @@ RETRY_MS = 10_000
 
 class ContentsRecorder:
     """See the module docstring. `journals`: by path. `syncs`: each turn ends with a sync, followed by `record_now`. `directory` is complete
-    with the first record."""
+    with the first record.
+    """
 
     def __init__(
         self,

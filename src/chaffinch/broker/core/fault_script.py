@@ -171,7 +171,8 @@ class FaultScript:
 
     def take(self, api: str, client_id: str | None, targets: Callable[[], Iterable[FaultTarget]]) -> Fault | None:
         """The rule that matches this request, with its count decreased; None if none does. `targets`: the topics and partitions of the
-        request."""
+        request.
+        """
         for fault in self.rules:
             if fault.api != api or (fault.client_id is not None and fault.client_id != client_id):
                 continue
@@ -221,7 +222,8 @@ def partition_index(partition: Any) -> int:
 
 def _parameters(action: FaultAction, given: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of an action, with defaults. Raises ConfigException for parameters of another action, and for a delay without
-    delay_ms."""
+    delay_ms.
+    """
     for name, value in given.items():
         if value is not None and name not in _CONCERNS.get(action, ()):
             (other,) = (known for known, names in _CONCERNS.items() if name in names)

@@ -90,7 +90,8 @@ def idle_options(with_effect: Collection[str]) -> dict[str, Option]:
 
 def changes_while_running(name: str) -> bool:
     """Whether Apache Kafka allows changing this option at run time. Options of keys, logins and listeners do not count: here they are read
-    at start."""
+    at start.
+    """
     found = _OF_A_LISTENER.fullmatch(name)
     base = found["option"] if found else name
     changes = _ROWS[base][-1] if base in _ROWS else "start"
@@ -99,7 +100,8 @@ def changes_while_running(name: str) -> bool:
 
 def of_family(name: str, known: Mapping[str, Option]) -> Option | None:
     """The option of a name that no table contains: an option of one listener (`listener.name.NAME.OPTION`), or of a plug-in. `known`:
-    options by name."""
+    options by name.
+    """
     if _OF_PLUGINS.fullmatch(name):
         return Option(name, "any", None, DOCUMENTATION)
     if name.startswith(_OF_PROVIDERS):

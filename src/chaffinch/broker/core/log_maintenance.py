@@ -38,7 +38,8 @@ and on a full disk it would read and write everything without success."""
 
 class LogMaintenance:
     """See the module docstring. Disk errors are retried with increasing intervals; a damaged log is not compacted again until the next
-    start."""
+    start.
+    """
 
     def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, steady_ms: int) -> None:
         self._topics = topics

@@ -297,7 +297,8 @@ _TOPIC_OPTION_BY_SYNONYM = {broker: topic for topic, broker in BROKER_SYNONYMS.i
 
 def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
     """Parse broker settings. Raises ConfigException for an unknown name (naming the most similar one), an invalid value, or contradictory
-    options."""
+    options.
+    """
     settings = BROKER_OPTIONS.parse(options, **keywords)
     wrong = [
         *contradictions({**settings.ignored, **settings}),

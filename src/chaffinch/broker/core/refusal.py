@@ -31,7 +31,8 @@ def to_refusal(error: RequestRefused | StorageError, what: object, code: ErrorCo
 
 def disk_refusal(what: object, error: StorageError, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
     """Refusal for a disk failure while reading or writing `what`, for example a topic-partition. File names and system errors are for the
-    operator, so they are in the log only."""
+    operator, so they are in the log only.
+    """
     return RequestRefused(code, disk_failure_message(what), logged=str(error))
 
 

@@ -36,7 +36,8 @@ LAST_LENGTH_MAX = 300
 @dataclass(slots=True)
 class _Window:
     """Suppressed lines of one kind since its last line, and the last of them. `prefix` begins the summary. `is_quiet`: the next line is
-    logged."""
+    logged.
+    """
 
     prefix: str
     length_ms: int = INTERVAL_MS
@@ -62,7 +63,8 @@ class RefusalLog:
         self, *, api: str, client: str, subject: str, within: str, code: str, reason: str, steady_ms: int, host: str = ""
     ) -> None:
         """Log a refusal. `subject`: a topic-partition, a group, a transactional id; `within`: its topic, or the subject itself; `host`: the
-        client's host, if known."""
+        client's host, if known.
+        """
         client, within = f"'{_cut(client, NAME_LENGTH_MAX)}'", _cut(within, NAME_LENGTH_MAX)
         origin = f"client {client} at {host}" if host else f"client {client}"
         text = f"refused: {api} from {origin} for {_cut(subject, NAME_LENGTH_MAX)}: {code}: {reason.removeprefix(f'{code}: ')}"
@@ -79,7 +81,8 @@ class RefusalLog:
 
     def log_within_limit(self, line: str | LogLine, steady_ms: int) -> None:
         """Log a line that clients can cause as often as they like, each time for a different subject, for example transactions that
-        time out."""
+        time out.
+        """
         if self._is_within_limit(steady_ms):
             self.log(line)
         else:

@@ -1,5 +1,6 @@
 """Startup: opens the journals, builds the broker state from them, completes what the previous process left unfinished, and logs warnings
-about topics and logs."""
+about topics and logs.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ def recover(state: BrokerState, transactions: Journal, incarnation: str, steady_
 
 def record_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, steady_ms: int) -> None:
     """Record the contents of the data directory; a new directory is complete with that. On a full disk it is done later, unless the
-    directory is new. Raises StorageError."""
+    directory is new. Raises StorageError.
+    """
     if directory.is_new:
         for journal in journals.values():
             journal.sync()
@@ -207,7 +209,8 @@ class TopicView:
 
 class TransactionParticipants:
     """Implements `coordinator.Participants`. `grown` collects each partition that received a marker: its last stable offset moves, and
-    fetches wait for that."""
+    fetches wait for that.
+    """
 
     def __init__(self, topics: TopicRegistry, offsets: GroupOffsets, grown: list[Partition]) -> None:
         self._topics = topics
@@ -257,7 +260,8 @@ def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str
 
 def _warnings_of_directories(topics: TopicRegistry) -> Iterator[str]:
     """At most one line: log directories without a topic. Topic entries are on disk before the first record, so the entry was lost or never
-    written."""
+    written.
+    """
     unknown = topics.directories_without_topic()
     if unknown:
         yield (

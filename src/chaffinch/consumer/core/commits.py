@@ -109,7 +109,8 @@ class Commits:
 
     def _drop_waiting_auto_commit(self) -> None:
         """Drop a periodic commit that still waits for the coordinator: the commit made now has later offsets, and must not be
-        overwritten."""
+        overwritten.
+        """
         if self._auto is not None and not self._auto.is_under_way:
             self._commits.remove(self._auto)
             self._auto, self._auto_due_ms = None, 0

@@ -72,7 +72,8 @@ class MissingPartitions:
 
     def error(self, tps: Iterable[TopicPartition], steady_ms: int) -> KafkaException | None:
         """The error for a call that needs these partitions, once one has been missing for `MISSING_MS` and metadata was updated in that
-        time."""
+        time.
+        """
         updated_ms = self._context.cluster.updated_ms
         for tp in tps:
             missing = self._missing(tp)

@@ -56,7 +56,8 @@ class PendingResponses:
 
     def request_failed(self, address: Address, steady_ms: int, *, was_refused_here: bool) -> None:
         """No response. `was_refused_here`: the request could not be sent at all. Otherwise the address owes one to the next attempt,
-        too."""
+        too.
+        """
         self._counts[address] -= 1
         self._last_ms[address] = steady_ms
         if was_refused_here and self._counts[address] <= 0:

@@ -49,7 +49,8 @@ class RequestWaitLog:
 
     def check(self, goal: Hashable, steady_ms: int) -> None:
         """Log the wait when a line is due. `goal`: what is requested from a broker now, None for nothing. A new goal, or a success on the
-        way to it, is progress and restarts the wait."""
+        way to it, is progress and restarts the wait.
+        """
         run = None if goal is None else (goal, self._retrying_request.successes)
         if run != self._run:
             self._run, self._since_ms = run, steady_ms

@@ -108,7 +108,8 @@ def walk_valid(
 
 def _record(data: bytes, start: int) -> tuple[Fault, int, int, int, int]:
     """(fault, position, offset delta, timestamp delta, key length) of the record at `start`; `position` is where it ends,
-    or where its invalid field begins."""
+    or where its invalid field begins.
+    """
     if start == len(data):
         return Fault.RECORD_COUNT, start, 0, 0, 0
     length, position = read_varint(data, start, len(data), INT32_BYTES_MAX)

@@ -45,7 +45,8 @@ def check_set(message_set: MessageSet, policy: ValidationPolicy) -> Rejected | N
 
 def convert(message_set: MessageSet, policy: ValidationPolicy, wall_ms: int) -> Accepted | Rejected:
     """Check the rules about messages, for a set that passed `check_set`, and convert it to a batch of format 2. `wall_ms`: the broker's
-    clock."""
+    clock.
+    """
     try:
         data = np.frombuffer(unwrapped(message_set, policy.decompressed_bytes_max), np.uint8)
     except CompressionError as error:

@@ -168,7 +168,8 @@ class FindHangingTransactions:
 
 class HangingTransaction(NamedTuple):
     """An open transaction of a producer in a partition. `epoch`: the producer's. `coordinator_epoch`: that of the last end marker there,
-    -1 if there is none."""
+    -1 if there is none.
+    """
 
     tp: TopicPartition
     epoch: int
@@ -266,7 +267,8 @@ class HangingTransactions(_LeaderResult):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkersResult(_LeaderResult):
     """Result of writing markers, by partition. `done`: replicated, or another writer was faster. `denied`: not allowed, for the reason
-    `refused`. `possibly_written`: other partitions whose marker may nevertheless have been written."""
+    `refused`. `possibly_written`: other partitions whose marker may nevertheless have been written.
+    """
 
     done: frozenset[TopicPartition] = frozenset()
     denied: frozenset[TopicPartition] = frozenset()

@@ -91,7 +91,8 @@ class CommitPlan:
     @property
     def has_own_id(self) -> bool:
         """Whether no other query uses the transactional id: it is the default id of this query, or fixed in its checkpoint. An id given to
-        a batch write may be used by other writes before and after it."""
+        a batch write may be used by other writes before and after it.
+        """
         return self.is_stream or self.transactional_id == self.group_id
 
     @property

@@ -107,7 +107,8 @@ def commit_batch(plan: CommitPlan) -> Commit:
 
 def _is_empty(plan: CommitPlan) -> bool:
     """Whether there are neither rows nor notes, nor a need for a marker: without a known checkpoint only markers record a stream's batches.
-    A frame without rows does not use up its token: it contains nothing to write once."""
+    A frame without rows does not use up its token: it contains nothing to write once.
+    """
     has_only_marker = plan.is_stream and plan.group_id is not None and not plan.has_checkpoint
     return plan.row_count == 0 and not plan.notes and not has_only_marker
 

@@ -189,7 +189,8 @@ class Push:
 
     def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
         """Waits for every batch in flight. A batch that reaches its leader after the abort, under an epoch that is still valid there, would
-        open a transaction that ends with the next commit: brokers before 3.6 do not verify it with the coordinator (KIP-890)."""
+        open a transaction that ends with the next commit: brokers before 3.6 do not verify it with the coordinator (KIP-890).
+        """
         while self._in_flight:
             reply = yield NextResponse(step=step)
             del self._in_flight[reply.value.send_id]

@@ -129,7 +129,8 @@ def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply
 
 def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: bool = True) -> Generator[Operation, Reply, Marker | None]:
     """OffsetFetch of the marker; None without a group. `is_stable`: wait for open transactions that will write it (KIP-447), or, if
-    `waits` is False, raise RestartTransaction for them."""
+    `waits` is False, raise RestartTransaction for them.
+    """
     group_id, (topic, partition) = plan.group_id, plan.marker_partition
     if group_id is None:
         return None

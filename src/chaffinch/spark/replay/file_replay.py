@@ -91,7 +91,8 @@ def _token_in(folder: Folder, name: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Write:
     """Parameters of a write: token, run, topic of the marker, options for dead letters, and notes for the topic that has the letters
-    too."""
+    too.
+    """
 
     token: str
     run: str
@@ -258,7 +259,8 @@ def _first_topic(frame: DataFrame) -> str | None:
 
 def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
     """The topic of the marker for a file: the original topic of its letters, so that only one of two concurrent replays writes, whatever
-    their repairs. If that does not exist, the new topic."""
+    their repairs. If that does not exist, the new topic.
+    """
     if original is None or original == repaired or writing.topic_now(plan.client, original) is None:
         return repaired
     return original

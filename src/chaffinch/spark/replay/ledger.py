@@ -87,7 +87,8 @@ class Ledger:
         """Column with the index of the replay that has written a letter, or null; the frame has `is_cut`, `at_partition` and
         `at_offset`.
 
-        A replay of the whole topic skips truncated letters (`is_cut`)."""
+        A replay of the whole topic skips truncated letters (`is_cut`).
+        """
         from pyspark.sql.functions import coalesce, col, expr, when
 
         explicit, passed = _ranges_of(self.replays), _passed(self.replays)

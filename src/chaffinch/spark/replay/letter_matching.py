@@ -54,7 +54,8 @@ class MatchingTopic:
 
     def match(self, found: DataFrame) -> DataFrame:
         """For letters of a file: `row_number`, and `at_partition`, `at_offset`, `number` and `done_by` of each equal letter in the
-        topic; nulls if there is none."""
+        topic; nulls if there is none.
+        """
         from pyspark.sql import Window
         from pyspark.sql.functions import array, broadcast, col, concat, explode, lit, row_number, when
 

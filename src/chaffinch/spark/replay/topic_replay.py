@@ -119,7 +119,8 @@ def _errors_after_write() -> Iterator[None]:
 
 def refuse_large_notes(client: Mapping[str, str], topic: str, notes: ReplayNotes, token: str) -> None:
     """Refuse notes above max.message.bytes before anything is written, if the limit is known. Otherwise the broker rejects them with the
-    rows."""
+    rows.
+    """
     from chaffinch.spark.target import wall_ms
 
     size, found = len(notes.encoded(token, wall_ms())), writing.topic_now(client, topic)

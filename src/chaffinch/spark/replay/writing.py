@@ -42,7 +42,8 @@ _STATE: Final = re.compile(r" SQLSTATE: \w+$")
 @contextmanager
 def removals_reported() -> Iterator[None]:
     """Report letters that retention removes while they are read. Then nothing is written, because letters after them would count as
-    replayed."""
+    replayed.
+    """
     try:
         yield
     except Exception as error:
@@ -214,7 +215,8 @@ def _marker_of(client: Mapping[str, str], token: str) -> Marker | None:
 def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> Mapping[str, int]:
     """Letters that the handler has dropped in the write under a token, by error. `is_others`: written by another replay.
 
-    Waits for the marker: brokers can respond to EndTxn before it is visible in the offsets of the group."""
+    Waits for the marker: brokers can respond to EndTxn before it is visible in the offsets of the group.
+    """
     if not plan.asks_handler and not is_others:
         return {}
     deadline_s = time.monotonic() + MARKER_WAIT_S

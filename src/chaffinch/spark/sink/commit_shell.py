@@ -338,7 +338,8 @@ class CommitShell:
 
     def _with_compaction_codes(self, sent: _InFlight, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
         """Brokers return INVALID_RECORD for a null key on a compacted topic; here the record is available, so the code can be exact
-        (decision 2)."""
+        (decision 2).
+        """
         if not any(code is codes.INVALID_RECORD for _, code, _ in culprits):
             return tuple(culprits)
         batch, sent_indices = sent.batch, sent.record_indices
@@ -462,7 +463,8 @@ def _unexpected(operation: operations.Operation, error: Exception) -> Refusal:
 
 def _lost(error: ApiException, *, was_sent: bool) -> operations.Lost:
     """A failure of the client as a lost response. Raises Refusal if a retry cannot help: a missing permission, a version, an invalid
-    name."""
+    name.
+    """
     if not error.code.is_retriable:
         raise refusal_of(error)
     return operations.Lost(reason=_LOOKUP_DURATION.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)

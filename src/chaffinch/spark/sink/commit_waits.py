@@ -30,7 +30,8 @@ class CommitWaits:
 
     def retry(self, wait: Wait, steady_ms: int, wait_ms: int, attempt_ms: int) -> None:
         """The last attempt took `attempt_ms` and failed. The next begins in `wait_ms` and may take as long; a line that is due before its
-        end is logged now."""
+        end is logged now.
+        """
         began_ms = self._began_ms.setdefault((wait.cause, wait.since_ms), min(wait.since_ms, steady_ms - attempt_ms))
         if steady_ms + wait_ms + attempt_ms >= self._log.due_ms(wait.cause, began_ms):
             self._log.logged(wait.cause, began_ms, steady_ms)

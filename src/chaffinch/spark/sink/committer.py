@@ -103,7 +103,8 @@ class Committer:
 
     def _target(self, client: SyncClient, outcomes: tuple[TaskOutcome, ...]) -> TargetSnapshot:
         """A snapshot of the target that is newer than those of the tasks. The writer of a batch write was planned before its tasks, and
-        topics that rows name are known to the tasks only. If the snapshot is current, no request is sent."""
+        topics that rows name are known to the tasks only. If the snapshot is current, no request is sent.
+        """
         from chaffinch.spark.target import refresh_snapshot
 
         used = {snapshot.topic: snapshot for outcome in outcomes for snapshot in outcome.snapshots}

@@ -121,7 +121,8 @@ def _describe_producers(
 
 def _failed_search(tps: Sequence[TopicPartition], error: ApiException) -> HangingTransactions:
     """Brokers that do not support this API, or refuse it, never answer. If the broker rejects the connection, later requests report
-    that."""
+    that.
+    """
     if requests.is_retried(error.code):
         unknown = frozenset(tps) if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else frozenset[TopicPartition]()
         return HangingTransactions(unknown=unknown, reason=" ".join(error.message.split()), code=error.code)

@@ -58,7 +58,8 @@ def write_parquet(
     retained: RetainedRows | None = None,
 ) -> None:
     """Replaces file `name` with these rows: first the `retained` ones of an older file in the folder, then those of Arrow IPC streams of
-    one schema. One stream, or one row group, is in memory at a time."""
+    one schema. One stream, or one row group, is in memory at a time.
+    """
     import pyarrow.parquet as pq
 
     writer = None

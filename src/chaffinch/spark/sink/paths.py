@@ -145,7 +145,8 @@ def probe_file_name() -> str:
 
 def write_probe_file(location: str) -> None:
     """Writes the probe file to a staging folder, which also tests the folder. It is checked at each planning: a cleanup of the folder may
-    remove it, and tasks would report that the folder is not shared."""
+    remove it, and tasks would report that the folder is not shared.
+    """
     folder, token = Folder(location, "stagingLocation"), probe_file_name()
     found = None
     with suppress(Refusal):  # The write reports the reason.

@@ -45,7 +45,8 @@ RECORD_BYTES_GUESS: Final = 1 << 10
 @dataclass(frozen=True)
 class TopicRange(InputPartition):
     """Offsets `start` to `end`-1 of one partition of the topic with this id, which is zero if brokers have none.
-    Unless `is_start_required`, `start` was the first offset at planning time, and a later removal of records there is not a loss."""
+    Unless `is_start_required`, `start` was the first offset at planning time, and a later removal of records there is not a loss.
+    """
 
     topic: str
     partition: int
@@ -158,7 +159,8 @@ def _position_after_out_of_range(
 
 def _is_end(client: SyncClient, tp: TopicPartition, position: int, options: SourceOptions) -> bool:
     """Whether the partition ends at `position`: it was truncated, or deleted and created again. Only checked after the deadline, because
-    a new leader may first report too small an end offset."""
+    a new leader may first report too small an end offset.
+    """
     from chaffinch.admin.offsets import list_offsets
 
     return list_offsets(client, {tp: OFFSET_LATEST}, timeout_ms=options.timeout_ms)[tp] <= position

@@ -34,7 +34,8 @@ def refusals() -> Iterator[None]:
 
 def report_loss(text: str, *, fails: bool, rest: str = "the remaining records") -> None:
     """Report missing offsets. Raises Refusal or logs a warning, depending on the option failOnDataLoss. `rest`: the records that are read
-    instead."""
+    instead.
+    """
     if fails:
         text = f"{text}; set failOnDataLoss=false to read {rest}"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.OFFSET_OUT_OF_RANGE.name, text)

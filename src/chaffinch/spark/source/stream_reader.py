@@ -137,7 +137,8 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     @line_first()
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
         """The end of the next micro-batch, which starts at `start`. PySpark 4.1 passes neither start nor limit, and gets the latest
-        offsets."""
+        offsets.
+        """
         with refusals():
             self._raise_refused()
             before, ids_before = ({}, {}) if start is None else (from_checkpoint(start), ids_of(start))
@@ -175,7 +176,8 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
 
     def _beyond_last_stable(self, before: Offsets, latest: Offsets) -> Offsets:
         """Partitions that a run with read_uncommitted has read beyond their last stable offset: they keep their position, and are not
-        truncated."""
+        truncated.
+        """
         behind = [tp for tp in latest if latest[tp] < before.get(tp, 0)]
         written = self._get_discovery().written(behind)
         return {tp: before[tp] for tp in behind if before[tp] <= written[tp]}

@@ -211,7 +211,8 @@ class TopicDiscovery:
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Start offsets of the options. Raises ConfigException if there is no record of the starting time or later; records after an
-        open transaction count."""
+        open transaction count.
+        """
         found = self._offsets(self._options.starting, partitions, "read_uncommitted")
         if (late := sorted(tp for tp, offset in found.items() if offset < 0)) and not self._options.starts_with_latest:
             choice = self._options.starting

@@ -105,7 +105,8 @@ def from_checkpoint(fields: Mapping[str, Mapping[str, int]]) -> dict[TopicPartit
 
 def to_checkpoint(offsets: Mapping[TopicPartition, int], ids: topic_ids.TopicIds | None = None) -> dict[str, dict[str, int]]:
     """Format offsets and the ids of their topics for a checkpoint. The order is fixed, because Spark detects new data by comparing the
-    text."""
+    text.
+    """
     fields: dict[str, dict[str, int]] = {}
     for tp in sorted(offsets):
         fields.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]

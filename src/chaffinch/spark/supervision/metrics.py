@@ -40,7 +40,8 @@ PEER_SECONDS_MAX: Final = 10.0
 
 class Metrics:
     """HTTP server of the metrics, with the facts that the checkpoint does not have: restarts and the name of the query. Use it with
-    `with`."""
+    `with`.
+    """
 
     def __init__(self, address: str, checkpoint: str) -> None:
         self._checkpoint = checkpoint
@@ -72,7 +73,8 @@ class Metrics:
 
     def watch(self, query: StreamingQuery) -> None:
         """Serve the metrics of a query that was started. The label of its series is its name, or else its id. Its sinks store their
-        counts on the default file system of the session that started it."""
+        counts on the default file system of the session that started it.
+        """
         self._query = query.name or str(query.id)
         self._folder = self._state_folder(default_file_system())
 

@@ -26,7 +26,8 @@ _NOT_KAFKA: Final = "this is not an error of Kafka, and a restart may not help"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """At most `restarts_max` restarts within any `window_s` seconds. The pause doubles with each restart in the window, up to
-    `pause_max_s`."""
+    `pause_max_s`.
+    """
 
     restarts_max: int = 10
     window_s: float = 3600.0

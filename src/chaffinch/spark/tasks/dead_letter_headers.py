@@ -32,7 +32,8 @@ Header = tuple[str, bytes | None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """Source of dead letters: the query (its id, or the token or random name of a batch write), the batch, and the task (-1: rejected by
-    the broker)."""
+    the broker).
+    """
 
     query: str
     batch_id: int
@@ -41,7 +42,8 @@ class Origin:
     @property
     def first_partition(self) -> int:
         """The first partition of rows without a key, modulo the partition count. It differs between tasks, micro-batches and queries;
-        otherwise small micro-batches of few tasks would all go to the same few partitions."""
+        otherwise small micro-batches of few tasks would all go to the same few partitions.
+        """
         return zlib.crc32(self.query.encode()) + self.batch_id + self.task
 
 
@@ -72,7 +74,8 @@ def with_reasons(
     columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, is_out_of_time: npt.NDArray[np.bool_], wall_ms: int
 ) -> RecordColumns:
     """The records with the reasons after their own headers. Those of `is_out_of_time` get the timestamp `wall_ms`, and their own as a
-    header."""
+    header.
+    """
     if not rejections:
         return columns
     kinds: dict[tuple[str, object], int] = {}

@@ -36,7 +36,8 @@ def parquet_name(origin: Origin) -> str:
 
 def pending_name(origin: Origin, writer_id: str) -> str:
     """The file name of one writer until the batch is committed. Spark and pyarrow ignore names that begin with a dot; the suffix hides
-    the file from programs that read `*.parquet`."""
+    the file from programs that read `*.parquet`.
+    """
     return f".{parquet_name(origin)}.{safe_name(writer_id)}.pending"
 
 
@@ -171,7 +172,8 @@ def _fit(
     key: bytes | None, value: bytes | None, original: list[Header], reasons: list[Header], bytes_max: int
 ) -> tuple[bytes | None, bytes | None, list[Header]]:
     """Key, value and headers that fit. Removed in this order until they fit: the value, the original headers, the key, and all but the
-    start of an illegal topic name. Each leaves its size and SHA-256, the headers their count."""
+    start of an illegal topic name. Each leaves its size and SHA-256, the headers their count.
+    """
     headers = original + reasons
     if _fits(key, value, headers, bytes_max):
         return key, value, headers

@@ -49,7 +49,8 @@ class _Schema(Protocol):
 
 def check_schema(schema: _Schema, *, has_topic: bool, reason_column: str | None = None) -> None:
     """Refuse a schema (Spark's StructType) that cannot be written. Raises ConfigException with the column, its type and the allowed
-    types. `reason_column`: the option errors.column."""
+    types. `reason_column`: the option errors.column.
+    """
     # Lower case, because names inside types may have any case, as in Spark's Kafka sink. A collation does not change the bytes.
     types = {field.name: _COLLATION.sub("", field.dataType.simpleString().lower()) for field in schema.fields}
     allowed = ", ".join(WRITTEN)
@@ -105,7 +106,8 @@ class Rows:
 
 def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int, reason_column: str | None = None) -> Rows:
     """Convert Arrow data that passed `check_schema`. `topic`: the option, which overrides the column, as in Spark. `reason_column`: the
-    option errors.column."""
+    option errors.column.
+    """
     import pyarrow as pa
 
     from chaffinch.records.arrow_columns import from_arrow

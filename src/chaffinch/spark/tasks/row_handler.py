@@ -96,7 +96,8 @@ class RowHandler:
 
     def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection], indices: Sequence[int] | None = None) -> frozenset[int]:
         """Call the handler for records above `kafka.max.request.size` or above the limit of the topic. `indices`: the records to handle;
-        None: all."""
+        None: all.
+        """
         if self._handles_large:
             return self._swallowed(self._handler.handle, columns, rejections, indices)
         chosen = range(len(rejections)) if indices is None else indices

@@ -57,7 +57,8 @@ class FetchTerms:
 @dataclass(slots=True, eq=False)
 class ReadResult:
     """Result of one attempt: `partition_data` per position in order, None if a session's client already has everything; and the positions
-    that can be waited for, with their partitions."""
+    that can be waited for, with their partitions.
+    """
 
     partition_data: list[PartitionData | None] = field(default_factory=list)
     readable: list[tuple[FetchPosition, Partition]] = field(default_factory=list)

@@ -127,7 +127,8 @@ class FetchSession:
 @dataclass(slots=True, eq=False)
 class FetchContext:
     """The positions of one request. Without `session` the response contains every partition; `epoch`: the session's epoch after this
-    request."""
+    request.
+    """
 
     positions: list[FetchPosition]
     uses_ids: bool
@@ -228,7 +229,8 @@ class FetchSessions:
 
     def _evict_for(self, size: int, steady_ms: int) -> bool:
         """Make room for a session with this many partitions: evict one that has long been unused, or a smaller one that is not new.
-        Returns False if that is impossible."""
+        Returns False if that is impossible.
+        """
         if not self._make_partitions_fit(size, steady_ms):
             return False
         if len(self._sessions) < self._slots:

@@ -74,7 +74,8 @@ def _assign_alike(subscriptions: Subscriptions, counts: Mapping[UUID, int], prev
 
 def _assign_unlike(subscriptions: Subscriptions, counts: Mapping[UUID, int], previous: Mapping[str, Partitions]) -> dict[str, Partitions]:
     """Members have different subscriptions: first assign every partition, then move partitions from the most to the least loaded member
-    until the load is balanced."""
+    until the load is balanced.
+    """
     subscribers = _subscribers(subscriptions)
     order = {member: number for number, member in enumerate(subscriptions)}
     assigned: dict[str, set[TopicIdPartition]] = {member: set() for member in subscriptions}

@@ -42,7 +42,8 @@ class ClassicRequests:
 
     def join(self, group: ClassicGroup, request: JoinGroupRequest, version: int, client: Client, steady_ms: int) -> JoinResult:
         """Handle JoinGroup; the response may be deferred. The request's fields are already validated. Raises StorageError: then nothing has
-        changed."""
+        changed.
+        """
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         code = self._fault(group, request, protocols)
         if code is not codes.NONE:
@@ -73,7 +74,8 @@ class ClassicRequests:
 
     def _has_free_slot(self, group: ClassicGroup, member_id: str) -> bool:
         """Whether the group has a free slot for this member. During a rebalance only joined members count, which also enforces a lowered
-        limit. A pending member that never joins occupies no slot."""
+        limit. A pending member that never joins occupies no slot.
+        """
         size_max: int = self._context.settings["group.max.size"]
         if group.state is ClassicState.EMPTY:
             return True
@@ -83,7 +85,8 @@ class ClassicRequests:
 
     def _reject_full(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """A member that is refused because the group is full gives up: the others need not wait for it, nor rebalance if it was not a
-        member yet."""
+        member yet.
+        """
         if member_id in group.members:
             self._rebalance.forget(group, member_id)
             self._rebalance.after_removal(group, steady_ms)
@@ -141,7 +144,8 @@ class ClassicRequests:
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, steady_ms: int
     ) -> JoinResult:
         """A static member was restarted: it replaces its former self under a new member id, and a client still using the old id is
-        fenced."""
+        fenced.
+        """
         old_id = group.static_members[request.group_instance_id or ""]
         old, old_leader = group.members[old_id], group.leader
         new = replace(old, member_id=member_id, protocols=protocols)

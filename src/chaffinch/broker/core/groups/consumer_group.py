@@ -59,7 +59,8 @@ class TopicInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
     """A member. `assigned`: partitions it may read; `revoking`: partitions it must give up but may still own; `since`: the epoch in which
-    it received each of these partitions."""
+    it received each of these partitions.
+    """
 
     member_id: str
     instance_id: str | None = None
@@ -85,7 +86,8 @@ class ConsumerMember:
 
     def may_commit(self, epoch: int, partitions: Iterable[TopicIdPartition]) -> bool:
         """Whether the member may commit offsets in this epoch: the current one, or an older one for partitions that it has had since then
-        (KIP-1251), since the response with the new epoch may still be on its way."""
+        (KIP-1251), since the response with the new epoch may still be on its way.
+        """
         return epoch == self.epoch or (
             epoch < self.epoch and all(self.since.get(partition, self.epoch) <= epoch for partition in partitions)
         )

@@ -322,7 +322,8 @@ def _towards(
     member: ConsumerMember, target_epoch: int, target: Partitions, owned: Partitions | None, owners: Mapping[TopicIdPartition, str]
 ) -> ConsumerMember:
     """Move a member towards its target. Until it has revoked its surplus partitions it stays in its epoch, however often the target
-    changes."""
+    changes.
+    """
     retained = member.assigned & target
     revoking = member.assigned - target
     if revoking and _holds(owned, revoking):

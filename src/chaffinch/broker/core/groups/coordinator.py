@@ -100,7 +100,8 @@ class GroupCoordinator:
 
     def join(self, request: JoinGroupRequest, version: int, client: Client, steady_ms: int) -> JoinResult:
         """Handle JoinGroup; the response may be deferred. A group is created when a client without a member id joins. Raises
-        StorageError."""
+        StorageError.
+        """
         group = self._groups.get(request.group_id)
         if group is None and request.member_id:
             return refusal(request, codes.UNKNOWN_MEMBER_ID)
@@ -193,7 +194,8 @@ class GroupCoordinator:
         steady_ms: int,
     ) -> ErrorCode:
         """Whether offsets of these partitions may be committed: by a member of the current generation or epoch, or from outside while the
-        group is empty."""
+        group is empty.
+        """
         supports_epochs = version >= (TXN_VERSION_WITH_EPOCH_ERRORS if is_transactional else VERSION_OF_CONSUMER_GROUPS)
         group = self._groups.get(group_id)
         if group is None:

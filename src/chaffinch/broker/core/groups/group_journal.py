@@ -180,7 +180,8 @@ def _member_from(member_id: str, value: Mapping[str, Any]) -> ConsumerMember:
 
 def _since_from(value: Mapping[str, Any]) -> dict[TopicIdPartition, int]:
     """Parse the epochs in which a member received its partitions. Earlier versions of Chaffinch did not store them: then offsets may be
-    committed only in the member's epoch."""
+    committed only in the member's epoch.
+    """
     held = _partitions_from(value["assigned"]) | _partitions_from(value["revoking"])
     since = dict.fromkeys(held, value["epoch"])
     for epoch, partitions in value.get("since", {}).items():

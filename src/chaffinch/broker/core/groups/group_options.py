@@ -153,7 +153,8 @@ _PREFIX: Final = b"group.options/"
 
 class GroupConfigs:
     """Options of single groups, set at run time. A group need not exist to have options. Limits and error codes follow Apache Kafka's
-    GroupConfig. `settings`: the current broker options."""
+    GroupConfig. `settings`: the current broker options.
+    """
 
     def __init__(self, settings: Mapping[str, Any], journal: Journal) -> None:
         self._settings = settings

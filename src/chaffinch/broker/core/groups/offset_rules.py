@@ -40,7 +40,8 @@ def commit(
     steady_ms: int,
 ) -> tuple[Results, Failure]:
     """Check each offset and `store` the valid ones together. `request_error` refuses all of them; a topic without a name has an unknown
-    id."""
+    id.
+    """
     results: Results = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
     wall_ms = broker.wall.at(steady_ms)
@@ -90,7 +91,8 @@ def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[O
 
 def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | None, request_error: ErrorCode) -> ErrorCode:
     """The error code of one offset: 100, 3, then the code of the whole request, then 12; as in Kafka, where partitions are looked up before
-    the group."""
+    the group.
+    """
     if name is None:
         return codes.UNKNOWN_TOPIC_ID
     if broker.topics.partition(name, index) is None:

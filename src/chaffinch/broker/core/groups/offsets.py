@@ -45,7 +45,8 @@ _PENDING: Final = "pending"
 
 class GroupOffsets:
     """Offsets of all groups. Every change is written to the journal before it becomes visible; methods that change offsets raise
-    StorageError."""
+    StorageError.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -120,7 +121,8 @@ class GroupOffsets:
 
     def mark_topic_deleted(self, topic: str) -> None:
         """Record that a topic was deleted. As in Kafka its offsets are deleted too: by `forget_deleted`, before a topic of the same name is
-        created."""
+        created.
+        """
         self._deleted.add(topic)
 
     def forget_deleted(self) -> None:
@@ -136,7 +138,8 @@ class GroupOffsets:
 
     def before_topic_creation(self, topic: str) -> None:
         """Called before a topic is created: it must not inherit the offsets of a deleted topic of the same name. A StorageError prevents
-        the creation."""
+        the creation.
+        """
         if topic in self._deleted:
             self.forget_deleted()
 

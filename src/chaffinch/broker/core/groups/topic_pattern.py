@@ -43,7 +43,8 @@ class InvalidPattern(ValueError):
 @dataclass(slots=True)
 class _State:
     """A state: either consumes a character of `accepts` and continues at `next[0]`, or continues at all of `next` without a character.
-    `anchor`: only at that end of the name."""
+    `anchor`: only at that end of the name.
+    """
 
     accepts: frozenset[str] | None = None
     anchor: str = ""

@@ -1,5 +1,6 @@
 """Request handlers, one module per API: `handle(state, event, request, steady_ms)` returns what to do about the response. This table lists
-all of them."""
+all of them.
+"""
 
 from __future__ import annotations
 

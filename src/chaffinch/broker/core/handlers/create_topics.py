@@ -1,5 +1,6 @@
 """CreateTopics: creates topics with their logs; each topic succeeds or fails separately. Too many partitions in one request refuse all of
-them."""
+them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """DescribeGroups: describes classic groups and their members. Groups of the consumer protocol are not found here: see
-ConsumerGroupDescribe."""
+ConsumerGroupDescribe.
+"""
 
 from __future__ import annotations
 

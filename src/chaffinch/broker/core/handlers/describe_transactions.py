@@ -49,6 +49,7 @@ def _state(broker: BrokerState, node_id: int, transactional_id: str, size_limit:
 
 def _topics(metadata: TransactionMetadata) -> list[DescribeTransactionsTopicData]:
     """The data partitions of a transaction: Apache Kafka also lists the `__consumer_offsets` partition of its groups, which does not exist
-    here."""
+    here.
+    """
     grouped = groupby(sorted(metadata.partitions), attrgetter("topic"))
     return [DescribeTransactionsTopicData(topic=topic, partitions=[tp.partition for tp in tps]) for topic, tps in grouped]

@@ -1,5 +1,6 @@
 """ElectLeaders: returns leadership to the preferred replicas, or elects any running replica of partitions without a leader (KIP-183,
-KIP-460)."""
+KIP-460).
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ def when_ready(
     steady_ms: int,
 ) -> Message | DelayedResponse:
     """The deferred response, now or when it is completed; `interrupted` if the group moves to another coordinator first, or the time is
-    up."""
+    up.
+    """
     if deferred.answer is not None:
         return finished(deferred.answer)
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """ListConfigResources: names of the resources with options (KIP-1142): topics, nodes, and groups with options of their own. Client
-metrics have none here."""
+metrics have none here.
+"""
 
 from __future__ import annotations
 

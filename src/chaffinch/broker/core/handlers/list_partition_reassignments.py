@@ -1,5 +1,6 @@
 """ListPartitionReassignments: returns no entries, since partitions are never reassigned. Kafka's tools request it before they describe
-topics."""
+topics.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """ListTransactions: lists the transactional ids of one coordinator, filtered by state, producer id, duration and pattern (KIP-664, 994,
-1152)."""
+1152).
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """OffsetCommit: commits offsets of a group, by a member of the current generation or epoch, or from outside while the group has no
-members."""
+members.
+"""
 
 from __future__ import annotations
 

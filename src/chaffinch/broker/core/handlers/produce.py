@@ -311,7 +311,8 @@ def _may_be_transactional(request: ProduceRequest) -> bool:
 
 def _is_transactional(records: Records) -> TypeGuard[Buffer]:
     """Checks the first batch only, as in Apache Kafka. Data that is too short for a header or has another format is refused later, per
-    partition."""
+    partition.
+    """
     if records is None or len(records) < batch.HEADER_BYTES or isinstance(records, list):
         return False
     return bool(records[ATTRIBUTES_POSITION] & ATTRIBUTE_TRANSACTIONAL) and records[MAGIC_POSITION] == MAGIC

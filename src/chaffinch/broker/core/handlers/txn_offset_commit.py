@@ -1,5 +1,6 @@
 """TxnOffsetCommit: stores offsets of a group as pending until the transaction's marker (KIP-98), fenced by the group's metadata
-(KIP-447)."""
+(KIP-447).
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ _COUNT_KEY = b"node.count"
 
 def first_epoch(journal: Journal, node_count: int) -> int:
     """The initial leader epoch of all partitions in this run of the broker. If it cannot be stored on a full disk, the first change stores
-    it."""
+    it.
+    """
     stored = journal.items()
     changes, count = int(stored.get(_CHANGES_KEY, b"0")), b"%d" % node_count
     if changes or stored.get(_COUNT_KEY, count) != count:
@@ -50,7 +51,8 @@ def first_epoch(journal: Journal, node_count: int) -> int:
 
 class ClusterMembership:
     """See the module docstring. A scheduled task: lagging nodes leave the in-sync sets, leaderships return. `changed_keys` collects the
-    partitions whose leader or high watermark moved, and COORDINATORS."""
+    partitions whose leader or high watermark moved, and COORDINATORS.
+    """
 
     def __init__(
         self, nodes: DeclaredNodes, topics: TopicRegistry, settings: DynamicSettings, journal: Journal, changed_keys: list[Hashable]

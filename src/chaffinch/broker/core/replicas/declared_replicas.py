@@ -50,7 +50,8 @@ class Replicas:
 
     def elect(self, leader: int) -> None:
         """Set the leader and raise the epoch. A leader that is out of sync is possible only without another leader; it then is the whole
-        in-sync set."""
+        in-sync set.
+        """
         self.leader = leader
         self.leader_epoch += 1
         if leader != NO_LEADER and leader not in self.in_sync:

@@ -32,7 +32,8 @@ def leadership_fault(
 
 def end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
     """(the largest epoch up to `epoch`, the offset at which a later one begins); (-1, -1) for an epoch that does not exist (yet). Raises
-    StorageError."""
+    StorageError.
+    """
     current = partition.replicas.leader_epoch
     if epoch == current:
         return current, partition.log.log_end_offset

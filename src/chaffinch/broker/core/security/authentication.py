@@ -143,7 +143,8 @@ class _Session:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of a login step. `message`: the response, sent after `delay_ms`; None closes the connection. `ends`: the connection is
-    closed after the response."""
+    closed after the response.
+    """
 
     message: Message | None
     ends: bool = False

@@ -70,7 +70,8 @@ _COUNT_WITH: Final = {
 
 def refuse_idle(settings: Mapping[str, Any]) -> None:
     """Raises ConfigException for options that the security protocol does not use: a given key or certificate must not be
-    ignored silently."""
+    ignored silently.
+    """
     protocol = settings["security.protocol"]
     for beginning, protocols in _COUNT_WITH.items():
         rows = [option for option in SECURITY_OPTIONS if option.name.startswith(beginning)]

@@ -262,7 +262,8 @@ class TransactionCoordinator:
         self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, steady_ms: int, transaction_version: int = 1
     ) -> IdentityAnswer:
         """Commit or abort (EndTxn). NONE means that the decision is stored. In version 2 the producer continues with the returned
-        identity."""
+        identity.
+        """
         if not transactional_id:
             return IdentityAnswer(codes.INVALID_REQUEST)
         metadata = self._transactions.get(transactional_id)
@@ -295,7 +296,8 @@ class TransactionCoordinator:
 
     def run_due(self, steady_ms: int) -> list[str]:
         """Abort and fence transactions beyond their timeout, complete decided ones, remove unused ids; a limited number per call. Returns a
-        line to log for each."""
+        line to log for each.
+        """
         lines: list[str] = []
         while len(lines) < DUE_PER_CALL and (transactional_id := self._deadlines.due(steady_ms)) is not None:
             try:

@@ -98,7 +98,8 @@ NO_PRODUCER_ID = NO_PRODUCER.producer_id
 
 def is_known_producer(metadata: TransactionMetadata, expected: ProducerIdentity) -> bool:
     """Whether a producer with this identity may be the id's producer; the epoch is checked later (isValidProducerId in Kafka, which does
-    not get this far while markers are written)."""
+    not get this far while markers are written).
+    """
     if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id or metadata.is_promised(expected):
         return True
     return expected.producer_id == metadata.previous_producer_id and expected.epoch >= EPOCH_EXHAUSTED
@@ -163,7 +164,8 @@ def decided(
 
 def completed(metadata: TransactionMetadata, wall_ms: int) -> TransactionMetadata:
     """The completed state. A producer whose epochs are exhausted continues under its next id; `last_producer_epoch` stays the one it
-    knows."""
+    knows.
+    """
     done = replace(metadata, state=COMPLETED[metadata.state], partitions=frozenset(), groups=frozenset(), updated_ms=wall_ms)
     if metadata.next_producer_id == NO_PRODUCER_ID:
         return done

@@ -84,7 +84,8 @@ def recover_lost(
 
 def _without_marker(metadata: TransactionMetadata, topics: TopicRegistry) -> frozenset[TopicPartition]:
     """The partitions of a transaction without a marker yet; an open transaction in the others began later. In version 2 epochs distinguish
-    them."""
+    them.
+    """
     if not metadata.is_decided or metadata.transaction_version < VERSION_WITH_EPOCH_BUMP:
         return metadata.partitions
     found = {tp: topics.partition(*tp) for tp in metadata.partitions}

@@ -144,7 +144,8 @@ class PartitionQueue:
 
     def inline_sequence(self, steady_ms: int, identity: ProducerIdentity) -> int | None:
         """The sequence number of a record that is sent inline now. None if a batch is under way or the sequence does not simply continue:
-        then `next_batch` decides, as always without idempotence."""
+        then `next_batch` decides, as always without idempotence.
+        """
         if self.in_flight or self.retries or self.returned or self.is_held or steady_ms < self.not_before_ms:
             return None
         return self._sequence_next if self.is_idempotent and identity == self._identity else None

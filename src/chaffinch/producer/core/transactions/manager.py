@@ -148,7 +148,8 @@ class TransactionManager:
 
     def close(self, deadline_ms: int) -> list[Effect]:
         """Abort a transaction that has become abortable while the producer is being closed, by `deadline_ms` at the latest. One that was
-        open when `close` was called is aborted already."""
+        open when `close` was called is aborted already.
+        """
         if not self.is_open:
             return []
         block_until_ms = self.steady_ms + self._block_ms
@@ -371,7 +372,8 @@ class TransactionManager:
         self, steady_ms: int, unreachable: Callable[[], str | None], cause_of_records: Callable[[], KafkaException | None] = lambda: None
     ) -> list[Effect]:
         """Fail callers whose deadline has passed. Init, commit and abort go on and may be called again; late offsets fail the transaction.
-        `unreachable`: text about the tried brokers, if none can be reached. `cause_of_records`: why records have no outcome."""
+        `unreachable`: text about the tried brokers, if none can be reached. `cause_of_records`: why records have no outcome.
+        """
         last_error = self.retrying_request.last_error or (cause_of_records() if self.callers.has_expired(steady_ms) else None)
 
         def why() -> str:
@@ -387,7 +389,8 @@ class TransactionManager:
 
     def left_open(self, *, is_cut_off: bool) -> str | None:
         """Log line about a transaction that is left open on the broker; None if there is none. `is_cut_off`: the coordinator is not
-        connected, so an EndTxn may not have arrived."""
+        connected, so an EndTxn may not have arrived.
+        """
         if not self._open.is_started or self.state is State.FATAL_ERROR or (self._open.sent_end_requests and not is_cut_off):
             return None
         return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_end_sent=self._open.sent_end_requests > 0)
