@@ -158,7 +158,9 @@ def test_full_disk_is_reported_with_the_file(shell: Shell, words: str, says: str
     done = subprocess.run(
         ["bash", "-c", line, COMMAND[0], COMMAND[2]], stderr=subprocess.PIPE, timeout=60, cwd=shell.folder, env=environment
     )
-    assert (done.returncode, done.stderr.decode()) == (1, f"chaffinch: {says}\n")
+    said = done.stderr.decode()
+    reported = json.loads(said)["error"] if "--json" in words else said.removeprefix("chaffinch: ").removesuffix("\n")
+    assert (done.returncode, reported) == (1, says)
 
 
 def test_rejected_file_must_not_be_the_input(shell: Shell) -> None:
