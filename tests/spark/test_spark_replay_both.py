@@ -346,7 +346,7 @@ def test_note_of_later_version_is_refused(spark: SparkSession, broker: EmbeddedB
     write(spark.range(1).selectExpr("cast('{}' as binary) as value", f"array({headers}) as headers"), broker, dead)
     for each in both:
         with pytest.raises(
-            Refusal, match=r"FORMAT_NEWER: a note of a replay in dead-\d+ cannot be read: it has format version 3, this Chaffinch knows"
+            Refusal, match=r"FORMAT_NEWER: a note of a replay in dead-\d+ cannot be read: it has format version 3, this Chaffinch supports"
         ):
             replay(spark, each)
     assert values(broker, topic) == {"good": 1}

@@ -135,7 +135,7 @@ def test_marker_of_other_transaction_under_shared_id_is_not_committed(
     for _ in range(2):
         with pytest.raises(
             Refusal,
-            match=r"TRANSACTION_END_UNKNOWN: the marker of this write in group one .* others .* once; .* of producer 0, .* another id",
+            match=r"TRANSACTION_END_UNKNOWN: the marker of this write in group one .* others .* once; .* for producer 0, .* another idem",
         ):
             one.commit(0, group_id="one", **plan)
     assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_reported or not is_forgotten else {})
@@ -186,7 +186,7 @@ def test_marker_of_aborted_attempt_under_own_id_is_aborted(monkeypatch: pytest.M
 def test_marker_with_unknown_outcome_fails_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, again = aborted_and_forgotten(monkeypatch, "own")
     broker.core.faults.add(api="DescribeTransactions", error="UNSUPPORTED_VERSION", count=1_000)
-    text = r"TRANSACTION_END_UNKNOWN: .* in group own .* does not report its outcome, .* before the next .* of producer 0, .* another id"
+    text = r"TRANSACTION_END_UNKNOWN: .* in group own .* does not report its outcome, .* before the next .* for producer 0, .* another idem"
     with pytest.raises(Refusal, match=text):
         again()
     assert broker.read(TOPIC) == []

@@ -62,7 +62,7 @@ def test_format_2_is_readable_and_stops_earlier_versions() -> None:
 @pytest.mark.parametrize("header", ['{"another format":3}', '{"0":1,"format":9}'])
 def test_later_format_is_refused(header: str) -> None:
     with pytest.raises(
-        Refusal, match=r"FORMAT_NEWER: a note of a replay in dead cannot be read: it has format version \d, this Chaffinch knows"
+        Refusal, match=r"FORMAT_NEWER: a note of a replay in dead cannot be read: it has format version \d, this Chaffinch supports"
     ):
         _notes("dead", header, "{}")
 
