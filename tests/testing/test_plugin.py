@@ -106,3 +106,16 @@ def test_plugin_loads_no_broker_before_a_test_asks_for_it(pytester: pytest.Pytes
         """
     )
     run(pytester).assert_outcomes(passed=1)
+
+
+def test_modules_are_imported_unchanged(pytester: pytest.Pytester) -> None:
+    """Rewriting assertions in all modules takes seconds, and CPython 3.11 may fail at it in a thread."""
+    pytester.makepyfile(
+        """
+        def test_loader():
+            from chaffinch import settings
+
+            assert "Rewriting" not in type(settings.__spec__.loader).__name__
+        """
+    )
+    run(pytester).assert_outcomes(passed=1)
