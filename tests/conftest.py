@@ -29,6 +29,7 @@ settings.register_profile("quick", settings.get_profile("chaffinch"), max_exampl
 TESTS = Path(__file__).parent
 SLOW = frozenset(
     {
+        "async_clients",
         "broker",
         "cli",
         "client",
